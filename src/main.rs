@@ -17,7 +17,7 @@ use zklock::guard::program;
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
 use zklock::rules::text::legible;
-use zklock::system::terminal::Screen;
+use zklock::system::terminal::say;
 use zklock::system::writer::{self, Writer};
 use zklock::system::{fork, secrets, signals};
 use zklock::{look, supervisor};
@@ -145,12 +145,6 @@ fn print(text: &str) -> Outcome {
         }
         _ => Outcome::Exited(0),
     }
-}
-
-/// Writes a line to standard error. Not with `eprintln`, which writes it piece by piece, so that the
-/// lines of two runs mix, and which panics when standard error is closed.
-fn say(text: &str) {
-    Screen::default().line(text);
 }
 
 /// Diagnostics go to standard error, at the level that the flags ask for.

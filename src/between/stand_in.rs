@@ -17,7 +17,7 @@ use crate::rules::signal::Signal;
 use crate::system::files::{null, standard};
 use crate::system::fork::close_all_but;
 use crate::system::signals::{self, Signals};
-use crate::system::terminal::Screen;
+use crate::system::terminal::say;
 
 pub const NAME: &str = "hold-stand-in";
 
@@ -37,7 +37,7 @@ pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
     let ending = words.iter().filter_map(|word| Signal::new(word.parse().ok()?)).collect();
     Some(hold(ending).map_or_else(
         |error| {
-            Screen::default().line(&format!("hold: {error}"));
+            say(&format!("hold: {error}"));
             Outcome::Internal
         },
         |()| Outcome::Exited(0),

@@ -155,6 +155,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         self.beats.last.set(Some(beat.sent));
         // A new connection knows less of the past than the one before.
         let from = self.beats.lease_from.get().map_or(from, |before| before.max(from));
+        assert!(from <= beat.sent, "a lease counts from a beat that was answered, and never from the answer");
         self.beats.lease_from.set(Some(from));
         self.io.write_lease(Terms::span(session.timeout(), from));
     }

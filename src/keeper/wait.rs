@@ -58,6 +58,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             self.place.replace(Place { won, step: Step::Nowhere });
             return Ok(());
         }
+        assert_eq!(won.len(), self.locks.len(), "each lock is taken once");
         self.judge_last_run(session).await?;
         let from = self.fresh_lease(session, &nodes).await?;
         self.told.borrow_mut().held = true;

@@ -29,7 +29,7 @@ use crate::rules::text::escaped_json;
 use crate::system::futures::or;
 use crate::system::reactor::Reactor;
 use crate::system::signals::Signals;
-use crate::system::terminal::Screen;
+use crate::system::terminal::say;
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::net::probe::Probes;
 use crate::zookeeper::net::servers::Servers;
@@ -150,9 +150,4 @@ fn json_line(value: &impl Serialize) -> String {
 fn internal(error: &io::Error) -> Outcome {
     say(&format!("internal error: {error}"));
     Outcome::Internal
-}
-
-/// Writes a line to standard error.
-fn say(text: &str) {
-    Screen::default().line(text);
 }

@@ -11,7 +11,7 @@ use super::output::Output;
 use super::picture::{self, ShownLock};
 use super::view::{LockState, LockView, until_changed};
 use super::visit::{Retry, Visit};
-use super::{EarlyEnd, json_line, say};
+use super::{EarlyEnd, json_line};
 use crate::cli::sentences;
 use crate::cli::{Operation, Status, Verbosity};
 use crate::look::roster::{Entry, Roster};
@@ -23,6 +23,7 @@ use crate::rules::signal::Signal;
 use crate::system::futures::or;
 use crate::system::signals::Signals;
 use crate::system::terminal::can_rewrite;
+use crate::system::terminal::say;
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::Session as _;
 

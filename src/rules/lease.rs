@@ -128,8 +128,12 @@ impl Terms {
 
     /// When a lease that counts from `from` ends under a granted session timeout.
     pub fn span(timeout: Duration, from: Instant) -> Span {
-        let kill_at = from + Self::with_default_grace(timeout).kill;
-        Span { timeout, from, kill_at, ends_at: from + Self::validity(timeout) }
+        let (kill_at, ends_at) = (from + Self::with_default_grace(timeout).kill, from + Self::validity(timeout));
+        assert!(
+            kill_at <= ends_at && ends_at <= from + timeout,
+            "SIGKILL, the end of the lease, the end of the session"
+        );
+        Span { timeout, from, kill_at, ends_at }
     }
 
     /// The start of a lease under a shorter session timeout: it counted from `from` under a timeout of

@@ -143,7 +143,7 @@ impl Machine {
         let ends = matches!(effects.last(), Some(Effect::Finish(_)));
         debug_assert_eq!(matches!(self.state, State::Finished), ends, "{effects:?}");
         let releases = effects.contains(&Effect::Release);
-        debug_assert!(!releases || matches!(self.state, State::Releasing(_)), "{effects:?} in {:?}", self.state);
+        assert!(!releases || matches!(self.state, State::Releasing(_)), "nothing of the command is left at a release");
         effects
     }
 

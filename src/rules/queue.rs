@@ -237,7 +237,9 @@ impl Queue {
         if let Some(permits) = mode.permits().map(|permits| permits.get() as usize)
             && passed.len() >= permits
         {
-            return Standing::Waits { position, watch: passed.iter().rev().take(permits).collect() };
+            let watch: Vec<_> = passed.iter().rev().take(permits).collect();
+            assert!(!watch.is_empty(), "who waits has somebody to watch");
+            return Standing::Waits { position, watch };
         }
         match nearest {
             Some(nearest) => Standing::Waits { position, watch: vec![&self.contenders[nearest]] },

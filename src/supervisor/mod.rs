@@ -50,7 +50,7 @@ use crate::supervisor::readiness::Manager;
 use crate::system::clock::{self, Alarm};
 use crate::system::secrets;
 use crate::system::signals::{self, Signals};
-use crate::system::terminal::Screen;
+use crate::system::terminal::say;
 use crate::system::writer::Writer;
 
 /// How long a keeper that has nothing left to do may take to exit.
@@ -77,7 +77,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let job = match Job::new() {
         Ok(job) => job,
         Err(error) if error.kind() == io::ErrorKind::Other => {
-            Screen::default().line(&format!("cannot look after what the command starts: {error}"));
+            say(&format!("cannot look after what the command starts: {error}"));
             return Ok(Outcome::Unusable);
         }
         Err(error) => return Err(error).context("cannot look after what the command starts"),
@@ -85,7 +85,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let fence = match plan.fence.as_ref().map(Fence::open).transpose() {
         Ok(fence) => fence,
         Err(refusal) => {
-            Screen::default().line(&sentences::refused(&refusal, plan));
+            say(&sentences::refused(&refusal, plan));
             return Ok(refusal.outcome());
         }
     };

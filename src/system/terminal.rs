@@ -82,6 +82,11 @@ pub fn is_utf8() -> bool {
     locale.is_some_and(|locale| ["utf-8", "utf8"].iter().any(|utf8| locale.to_lowercase().contains(utf8)))
 }
 
+/// Writes a line to standard error, in one piece: the lines of two runs do not mix. Nothing is lost if it is closed.
+pub fn say(text: &str) {
+    Screen::default().line(text);
+}
+
 /// Text on standard error: whole lines, and one that is rewritten in place.
 #[derive(Debug, Default)]
 pub struct Screen {

@@ -224,6 +224,7 @@ impl Machine {
 
     fn start_command(&self, now: Instant, held: Held) -> Transition {
         let Held { lease, grant, .. } = held;
+        assert!(lease.worth_starting(now), "a command starts under a lease that is long enough");
         let waited = self.waited.then(|| now.saturating_since(self.started_at));
         let say = Effect::Say(Notice::Starting { grant: grant.clone(), waited });
         let ends_at = self.settings.max_run.map(|max_run| now + max_run);
