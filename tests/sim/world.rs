@@ -18,7 +18,7 @@ use zklock::rules::pace::{Pace, silence_limit};
 use zklock::system::futures::or;
 use zklock::zookeeper::session::channel::{Rejected, shake_hands};
 use zklock::zookeeper::session::client::ClientSession;
-use zklock::zookeeper::session::{Created, Failure, NodeStat, Session, Watch};
+use zklock::zookeeper::session::{Created, Expected, Failure, NodeStat, Session, Watch};
 use zklock::zookeeper::wire::handshake::{Attempt, Granted, Identity};
 
 use crate::coverage::Kind;
@@ -365,11 +365,11 @@ impl Session for SimSession {
         self.session.distrust();
     }
 
-    async fn watch_children(&self, path: &str) -> Result<(Vec<String>, Watch), Failure> {
-        self.session.watch_children(path).await
+    fn watch_children(&self, path: &str) -> Expected<'_, (Vec<String>, Watch)> {
+        self.session.watch_children(path)
     }
 
-    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+    fn sync(&self, path: &str) -> Expected<'_, ()> {
         self.session.sync(path)
     }
 
@@ -379,10 +379,10 @@ impl Session for SimSession {
         data: &[u8],
         numbered: bool,
         with_stat: bool,
-    ) -> impl Future<Output = Result<Created, Failure>> + use<'s> {
+    ) -> Expected<'s, Created> {
         self.state.borrow_mut().conns[self.conn].creating += 1;
         let created = self.session.create(prefixes, data, numbered, with_stat);
-        async move {
+        Box::pin(async move {
             let created = created.await;
             let mut state = self.state.borrow_mut();
             state.conns[self.conn].creating -= 1;
@@ -391,16 +391,16 @@ impl Session for SimSession {
             state.keepers[keeper].listed.clear();
             drop(state);
             created
-        }
+        })
     }
 
     fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), (Failure, String)>> {
         self.session.create_parents(path, containers)
     }
 
-    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s> {
+    fn children(&self, path: &str) -> Expected<'_, Vec<String>> {
         let (path, names) = (path.to_owned(), self.session.children(path));
-        async move {
+        Box::pin(async move {
             let names = names.await?;
             let mut state = self.state.borrow_mut();
             let keeper = state.conns[self.conn].keeper;
@@ -408,34 +408,27 @@ impl Session for SimSession {
             listed.retain(|(lock, _)| *lock != path);
             listed.push((path, names.clone()));
             Ok(names)
-        }
+        })
     }
 
-    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, NodeStat), Failure>> + use<'s> {
+    fn read(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat)> {
         self.session.read(path)
     }
 
-    fn read_and_watch<'s>(
-        &'s self,
-        path: &str,
-    ) -> impl Future<Output = Result<(Vec<u8>, NodeStat, Watch), Failure>> + use<'s> {
+    fn read_and_watch(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat, Watch)> {
         let mark = mark(&mut self.state.borrow_mut().conns[self.conn], path);
         let read = self.session.read_and_watch(path);
-        async move {
+        Box::pin(async move {
             let (data, stat, watch) = read.await?;
             let watch: Watch = Box::pin(async move {
                 let _mark = mark;
                 watch.await
             });
             Ok((data, stat, watch))
-        }
+        })
     }
 
-    fn beat<'s>(
-        &'s self,
-        nodes: &[String],
-        publish: Option<&[u8]>,
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+    fn beat(&self, nodes: &[String], publish: Option<&[u8]>) -> Expected<'_, ()> {
         let mut state = self.state.borrow_mut();
         let (sent, keeper, host) = (state.now, state.conns[self.conn].keeper, state.conns[self.conn].host);
         state.spring(Kind::AtBeat, host);
@@ -445,24 +438,18 @@ impl Session for SimSession {
         }
         drop(state);
         let beat = self.session.beat(nodes, publish);
-        async move {
+        Box::pin(async move {
             beat.await?;
             self.state.borrow_mut().keepers[keeper].last_beat = Some(sent);
             Ok(())
-        }
+        })
     }
 
-    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+    fn delete(&self, path: &str) -> Expected<'_, ()> {
         self.session.delete(path)
     }
 
-    fn conclude<'s>(
-        &'s self,
-        record: &str,
-        data: &[u8],
-        exists: bool,
-        nodes: &[String],
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+    fn conclude(&self, record: &str, data: &[u8], exists: bool, nodes: &[String]) -> Expected<'_, ()> {
         self.session.conclude(record, data, exists, nodes)
     }
 

@@ -2,20 +2,14 @@
 
 use super::channel::Channel;
 use super::client::ClientSession;
-use super::{Failure, Session as _, acl};
+use super::{Expected, Failure, Session as _, acl};
 use crate::zookeeper::wire::request::{MultiOp, NewNode, NodeKind, Request};
 
 /// Like the functions of [`Session`](super::Session), these have queued their request when they return.
 impl<C: Channel> ClientSession<C> {
     /// Stores data in a node. [`Failure::Changed`]: its data has another version.
-    pub fn store<'s>(
-        &'s self,
-        path: &str,
-        data: &[u8],
-        version: i32,
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
-        let reply = self.ask(&Request::SetData { path, data, version: Some(version) });
-        async move { reply.await.map(drop) }
+    pub fn store(&self, path: &str, data: &[u8], version: i32) -> Expected<'_, ()> {
+        self.ask_to_do(&Request::SetData { path, data, version: Some(version) })
     }
 
     /// Asks whether a child may be created below `lock`, with these missing `parents` above it (`lock` included, where it
@@ -23,11 +17,7 @@ impl<C: Channel> ClientSession<C> {
     ///
     /// Nothing is created: the transaction ends with a check that fails. Servers look at the ACLs of all operations
     /// in their order, and apply none if one fails (`PrepRequestProcessor`).
-    pub fn rehearse<'s>(
-        &'s self,
-        parents: &[String],
-        lock: &str,
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+    pub fn rehearse(&self, parents: &[String], lock: &str) -> Expected<'_, ()> {
         let child = format!("{lock}/zklock-check-{:016x}", self.id());
         let missing = format!("{child}-missing");
         let node = |path| NewNode { path, data: &[], acl: acl::of_node(self.protection()) };
@@ -36,7 +26,7 @@ impl<C: Channel> ClientSession<C> {
         operations.push(MultiOp::Create { node: node(&child), kind: NodeKind::Ephemeral });
         operations.push(MultiOp::Check { path: &missing, version: None });
         let reply = self.ask(&Request::Multi(&operations));
-        async move {
+        Box::pin(async move {
             match reply.await {
                 Err(Failure::NoNode) => Ok(()),
                 Ok(_) => {
@@ -44,13 +34,12 @@ impl<C: Channel> ClientSession<C> {
                 }
                 Err(failure) => Err(failure),
             }
-        }
+        })
     }
 
     /// Deletes all of these nodes, or none: [`Failure::NoNode`], if one of them does not exist.
-    pub fn delete_together<'s>(&'s self, paths: &[String]) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+    pub fn delete_together(&self, paths: &[String]) -> Expected<'_, ()> {
         let operations: Vec<_> = paths.iter().map(|path| MultiOp::Delete { path, version: None }).collect();
-        let reply = self.ask(&Request::Multi(&operations));
-        async move { reply.await.map(drop) }
+        self.ask_to_do(&Request::Multi(&operations))
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::channel::{Channel, is_end, is_for_later};
 use super::failure;
 use super::watch::{Fired, Wanted};
-use super::{Change, Created, Failure, NodeStat, Session, Watch};
+use super::{Change, Created, Expected, Failure, NodeStat, Session, Watch};
 use super::{acl, created};
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
@@ -140,6 +140,22 @@ impl<C: Channel> ClientSession<C> {
         request: &Request<'_>,
     ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
         self.ask_and_watch(request, None)
+    }
+
+    /// The same, if the reply says no more than that it was done.
+    pub(super) fn ask_to_do(&self, request: &Request<'_>) -> Expected<'_, ()> {
+        self.ask_for(request, None, |_| Ok(()))
+    }
+
+    /// The same, for what is in the reply. `read`: takes it out of a reply of the kind that belongs to the request.
+    pub(super) fn ask_for<'s, T>(
+        &'s self,
+        request: &Request<'_>,
+        watch: Option<Wanted>,
+        read: impl FnOnce(Reply) -> Result<T, Reply> + 's,
+    ) -> Expected<'s, T> {
+        let reply = self.ask_and_watch(request, watch);
+        Box::pin(async move { read(reply.await?).map_err(|reply| failure::unexpected(&reply)) })
     }
 
     pub(super) fn ask_and_watch<'s>(
@@ -307,9 +323,8 @@ impl<C: Channel> Session for ClientSession<C> {
         self.channel.distrust();
     }
 
-    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
-        let reply = self.ask(&Request::Sync { path });
-        async move { reply.await.map(drop) }
+    fn sync(&self, path: &str) -> Expected<'_, ()> {
+        self.ask_to_do(&Request::Sync { path })
     }
 
     fn create<'s>(
@@ -318,7 +333,7 @@ impl<C: Channel> Session for ClientSession<C> {
         data: &[u8],
         numbered: bool,
         with_stat: bool,
-    ) -> impl Future<Output = Result<Created, Failure>> + use<'s, C> {
+    ) -> Expected<'s, Created> {
         let kind = if numbered { NodeKind::EphemeralSequential } else { NodeKind::Ephemeral };
         let new_node = |path| NewNode { path, data, acl: acl::of_node(self.protection) };
         let reply = match prefixes {
@@ -330,7 +345,7 @@ impl<C: Channel> Session for ClientSession<C> {
                 self.ask(&Request::Multi(&creations))
             }
         };
-        async move { created::read(reply.await?, prefixes, numbered) }
+        Box::pin(async move { created::read(reply.await?, prefixes, numbered) })
     }
 
     async fn create_parents(&self, path: &str, containers: bool) -> Result<(), (Failure, String)> {
@@ -357,37 +372,30 @@ impl<C: Channel> Session for ClientSession<C> {
         failed.map_or(Ok(()), |(failure, end)| Err((failure, path[..end].to_owned())))
     }
 
-    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, C> {
+    fn children(&self, path: &str) -> Expected<'_, Vec<String>> {
         let reply = self.names(path, false);
-        async move { Ok(reply.await?.0) }
+        Box::pin(async move { Ok(reply.await?.0) })
     }
 
-    async fn watch_children(&self, path: &str) -> Result<(Vec<String>, Watch), Failure> {
-        let (names, watch) = self.names(path, true).await?;
-        Ok((names, watch.expect("it was asked for")))
+    fn watch_children(&self, path: &str) -> Expected<'_, (Vec<String>, Watch)> {
+        let reply = self.names(path, true);
+        Box::pin(async move { reply.await.map(|(names, watch)| (names, watch.expect("it was asked for"))) })
     }
 
-    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, NodeStat), Failure>> + use<'s, C> {
+    fn read(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat)> {
         let reply = self.look(path, false);
-        async move { reply.await.map(|(data, stat, _)| (data, stat.into())) }
+        Box::pin(async move { reply.await.map(|(data, stat, _)| (data, stat.into())) })
     }
 
-    fn read_and_watch<'s>(
-        &'s self,
-        path: &str,
-    ) -> impl Future<Output = Result<(Vec<u8>, NodeStat, Watch), Failure>> + use<'s, C> {
+    fn read_and_watch(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat, Watch)> {
         let reply = self.look(path, true);
-        async move {
+        Box::pin(async move {
             let (data, stat, watch) = reply.await?;
             Ok((data, stat.into(), watch.expect("it was asked for")))
-        }
+        })
     }
 
-    fn beat<'s>(
-        &'s self,
-        nodes: &[String],
-        publish: Option<&[u8]>,
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+    fn beat(&self, nodes: &[String], publish: Option<&[u8]>) -> Expected<'_, ()> {
         let operations: Vec<_> = nodes
             .iter()
             .flat_map(|path| {
@@ -396,29 +404,21 @@ impl<C: Channel> Session for ClientSession<C> {
                 [Some(check), store].into_iter().flatten()
             })
             .collect();
-        let reply = self.ask(&Request::Multi(&operations));
-        async move { reply.await.map(drop) }
+        self.ask_to_do(&Request::Multi(&operations))
     }
 
-    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+    fn delete(&self, path: &str) -> Expected<'_, ()> {
         let reply = self.ask(&Request::Delete { path, version: None });
         let is_gone = |failure| if failure == Failure::NoNode { Ok(()) } else { Err(failure) };
-        async move { reply.await.map(drop).or_else(is_gone) }
+        Box::pin(async move { reply.await.map(drop).or_else(is_gone) })
     }
 
-    fn conclude<'s>(
-        &'s self,
-        record: &str,
-        data: &[u8],
-        exists: bool,
-        nodes: &[String],
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+    fn conclude(&self, record: &str, data: &[u8], exists: bool, nodes: &[String]) -> Expected<'_, ()> {
         let node = NewNode { path: record, data, acl: acl::of_node(self.protection) };
         let store = MultiOp::SetData { path: record, data, version: None };
         let record = if exists { store } else { MultiOp::Create { node, kind: NodeKind::Persistent } };
         let deletions = nodes.iter().map(|path| MultiOp::Delete { path, version: None });
-        let reply = self.ask(&Request::Multi(&std::iter::once(record).chain(deletions).collect::<Vec<_>>()));
-        async move { reply.await.map(drop) }
+        self.ask_to_do(&Request::Multi(&std::iter::once(record).chain(deletions).collect::<Vec<_>>()))
     }
 
     async fn close(&self) -> Result<(), Failure> {

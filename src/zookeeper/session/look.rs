@@ -2,9 +2,8 @@
 
 use super::channel::Channel;
 use super::client::ClientSession;
-use super::failure::unexpected;
 use super::watch::Wanted;
-use super::{Failure, Watch};
+use super::{Expected, Failure, Watch};
 use crate::zookeeper::wire::reply::{Reply, Stat};
 use crate::zookeeper::wire::request::Request;
 
@@ -12,20 +11,12 @@ use crate::zookeeper::wire::request::Request;
 /// watch if `watched`; it completes when what was told here is no longer so.
 impl<C: Channel> ClientSession<C> {
     /// The data of a node and all that the server says of it.
-    pub fn look<'s>(
-        &'s self,
-        path: &str,
-        watched: bool,
-    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Option<Watch>), Failure>> + use<'s, C> {
-        let (wanted, watch) = Wanted::on(path, false);
-        let request = Request::GetData { path, watch: watched };
-        let reply = self.ask_and_watch(&request, watched.then_some(wanted));
-        async move {
-            match reply.await? {
-                Reply::Data { data, stat } => Ok((data, stat, watched.then_some(watch))),
-                other => Err(unexpected(&other)),
-            }
-        }
+    pub fn look(&self, path: &str, watched: bool) -> Expected<'_, (Vec<u8>, Stat, Option<Watch>)> {
+        let (wanted, watch) = watched.then(|| Wanted::on(path, false)).unzip();
+        self.ask_for(&Request::GetData { path, watch: watched }, wanted, |reply| match reply {
+            Reply::Data { data, stat } => Ok((data, stat, watch)),
+            other => Err(other),
+        })
     }
 
     /// Whether there is this node. Newer servers (3.9.5) refuse to tell more of it to those who may not read it, and of
@@ -40,53 +31,30 @@ impl<C: Channel> ClientSession<C> {
 
     /// What the server says of a node. Older ones (3.8) say so even to those who may not read it. `Ok(None)`: there is
     /// none.
-    pub fn exists<'s>(
-        &'s self,
-        path: &str,
-        watched: bool,
-    ) -> impl Future<Output = Result<(Option<Stat>, Option<Watch>), Failure>> + use<'s, C> {
-        let (wanted, watch) = Wanted::on(path, true);
-        let request = Request::Exists { path, watch: watched };
-        let reply = self.ask_and_watch(&request, watched.then_some(wanted));
-        async move {
-            let stat = match reply.await {
-                Ok(Reply::Stat(stat)) => Some(stat),
-                Err(Failure::NoNode) => None,
-                Ok(other) => return Err(unexpected(&other)),
-                Err(failure) => return Err(failure),
-            };
-            Ok((stat, watched.then_some(watch)))
-        }
+    pub fn exists(&self, path: &str, watched: bool) -> Expected<'_, (Option<Stat>, Option<Watch>)> {
+        let (wanted, watch) = watched.then(|| Wanted::on(path, true)).unzip();
+        let reply = self.ask_for(&Request::Exists { path, watch: watched }, wanted, |reply| match reply {
+            Reply::Stat(stat) => Ok(Some(stat)),
+            other => Err(other),
+        });
+        let missing = |failure| if failure == Failure::NoNode { Ok(None) } else { Err(failure) };
+        Box::pin(async move { Ok((reply.await.or_else(missing)?, watch)) })
     }
 
     /// The names of the children of a node, in no order.
-    pub fn names<'s>(
-        &'s self,
-        path: &str,
-        watched: bool,
-    ) -> impl Future<Output = Result<(Vec<String>, Option<Watch>), Failure>> + use<'s, C> {
-        let (wanted, watch) = Wanted::on(path, false);
-        let request = Request::GetChildren { path, watch: watched };
-        let reply = self.ask_and_watch(&request, watched.then_some(wanted));
-        async move {
-            match reply.await? {
-                Reply::Children { names, .. } => Ok((names, watched.then_some(watch))),
-                other => Err(unexpected(&other)),
-            }
-        }
+    pub fn names(&self, path: &str, watched: bool) -> Expected<'_, (Vec<String>, Option<Watch>)> {
+        let (wanted, watch) = watched.then(|| Wanted::on(path, false)).unzip();
+        self.ask_for(&Request::GetChildren { path, watch: watched }, wanted, |reply| match reply {
+            Reply::Children { names, .. } => Ok((names, watch)),
+            other => Err(other),
+        })
     }
 
     /// The names of the children of a node, in no order, and what the server says of the node. Without a watch.
-    pub fn names_and_stat<'s>(
-        &'s self,
-        path: &str,
-    ) -> impl Future<Output = Result<(Vec<String>, Stat), Failure>> + use<'s, C> {
-        let reply = self.ask(&Request::GetChildren2 { path, watch: false });
-        async move {
-            match reply.await? {
-                Reply::Children { names, stat: Some(stat) } => Ok((names, stat)),
-                other => Err(unexpected(&other)),
-            }
-        }
+    pub fn names_and_stat(&self, path: &str) -> Expected<'_, (Vec<String>, Stat)> {
+        self.ask_for(&Request::GetChildren2 { path, watch: false }, None, |reply| match reply {
+            Reply::Children { names, stat: Some(stat) } => Ok((names, stat)),
+            other => Err(other),
+        })
     }
 }

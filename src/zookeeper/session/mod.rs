@@ -104,6 +104,9 @@ pub struct Created {
     pub stat: Option<NodeStat>,
 }
 
+/// What a server is going to answer to a request that was queued.
+pub type Expected<'s, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + 's>>;
+
 /// An established session over one connection. Dropping it closes the connection, and not the session.
 ///
 /// Requests of a session are answered in the order in which they were sent. The functions here that return a
@@ -140,7 +143,7 @@ pub trait Session: Sized {
 
     /// Waits until the server that we are connected to knows what its leader knows. `path`: any node, which
     /// need not exist.
-    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
+    fn sync(&self, path: &str) -> Expected<'_, ()>;
 
     /// Creates an ephemeral node with this data for each of the prefixes: either all or none. `numbered`: the server
     /// appends sequence numbers; otherwise the prefixes are the names ([`Failure::Exists`]). `with_stat`: a single node is
@@ -152,7 +155,7 @@ pub trait Session: Sized {
         data: &[u8],
         numbered: bool,
         with_stat: bool,
-    ) -> impl Future<Output = Result<Created, Failure>> + use<'s, Self>;
+    ) -> Expected<'s, Created>;
 
     /// Creates `path` and what is missing above it: containers, which the server removes again when their
     /// last child has gone, or plain nodes. [`Failure::NoNode`] means that the chroot does not exist,
@@ -161,18 +164,15 @@ pub trait Session: Sized {
     fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), (Failure, String)>>;
 
     /// The names of the children of `path`, in no order.
-    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, Self>;
+    fn children(&self, path: &str) -> Expected<'_, Vec<String>>;
 
     /// Like [`Session::children`], with a watch on children that come and go.
-    fn watch_children(&self, path: &str) -> impl Future<Output = Result<(Vec<String>, Watch), Failure>>;
+    fn watch_children(&self, path: &str) -> Expected<'_, (Vec<String>, Watch)>;
 
-    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, NodeStat), Failure>> + use<'s, Self>;
+    fn read(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat)>;
 
     /// Like [`Session::read`], with a watch. Unlike `exists`, sets none when the node does not exist.
-    fn read_and_watch<'s>(
-        &'s self,
-        path: &str,
-    ) -> impl Future<Output = Result<(Vec<u8>, NodeStat, Watch), Failure>> + use<'s, Self>;
+    fn read_and_watch(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat, Watch)>;
 
     /// Asks the quorum whether all of `nodes` still exist. `publish`: data to store in them at the same time, unless
     /// something has been stored in one of them since they were created ([`Failure::Changed`]).
@@ -180,24 +180,14 @@ pub trait Session: Sized {
     /// A ping would prove nothing: the server that we are connected to answers it, and one that has lost the
     /// leader goes on answering for a while. A transaction goes through the leader, even one that only
     /// checks.
-    fn beat<'s>(
-        &'s self,
-        nodes: &[String],
-        publish: Option<&[u8]>,
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
+    fn beat(&self, nodes: &[String], publish: Option<&[u8]>) -> Expected<'_, ()>;
 
     /// Deletes a node. A missing node counts as success.
-    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
+    fn delete(&self, path: &str) -> Expected<'_, ()>;
 
     /// Stores `data` in the node `record`, which exists or, if not `exists`, is created, and deletes `nodes`: either all or
     /// none. The record outlives the session.
-    fn conclude<'s>(
-        &'s self,
-        record: &str,
-        data: &[u8],
-        exists: bool,
-        nodes: &[String],
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
+    fn conclude(&self, record: &str, data: &[u8], exists: bool, nodes: &[String]) -> Expected<'_, ()>;
 
     /// Closes the session, and waits until that is done. The ephemeral nodes that it had created go with it.
     /// [`Failure::Unknown`]: the connection was lost on the way. To be called when no watch is left. Lazy.
