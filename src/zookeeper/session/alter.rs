@@ -3,7 +3,7 @@
 use super::channel::Channel;
 use super::client::ClientSession;
 use super::{Expected, Failure, Session as _, acl};
-use crate::zookeeper::wire::request::{MultiOp, NewNode, NodeKind, Request};
+use crate::zookeeper::wire::request::{NewNode, NodeKind, Request};
 
 /// Like the functions of [`Session`](super::Session), these have queued their request when they return.
 impl<C: Channel> ClientSession<C> {
@@ -22,9 +22,9 @@ impl<C: Channel> ClientSession<C> {
         let missing = format!("{child}-missing");
         let node = |path| NewNode { path, data: &[], acl: acl::of_node(self.protection()) };
         let mut operations: Vec<_> =
-            parents.iter().map(|path| MultiOp::Create { node: node(path), kind: NodeKind::Persistent }).collect();
-        operations.push(MultiOp::Create { node: node(&child), kind: NodeKind::Ephemeral });
-        operations.push(MultiOp::Check { path: &missing, version: None });
+            parents.iter().map(|path| Request::Create { node: node(path), kind: NodeKind::Persistent }).collect();
+        operations.push(Request::Create { node: node(&child), kind: NodeKind::Ephemeral });
+        operations.push(Request::Check { path: &missing, version: None });
         let reply = self.ask(&Request::Multi(&operations));
         Box::pin(async move {
             match reply.await {
@@ -39,7 +39,7 @@ impl<C: Channel> ClientSession<C> {
 
     /// Deletes all of these nodes, or none: [`Failure::NoNode`], if one of them does not exist.
     pub fn delete_together(&self, paths: &[String]) -> Expected<'_, ()> {
-        let operations: Vec<_> = paths.iter().map(|path| MultiOp::Delete { path, version: None }).collect();
+        let operations: Vec<_> = paths.iter().map(|path| Request::Delete { path, version: None }).collect();
         self.ask_to_do(&Request::Multi(&operations))
     }
 }

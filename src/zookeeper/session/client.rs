@@ -25,7 +25,7 @@ use crate::zookeeper::wire::connection::{Connection, ServerEvent};
 use crate::zookeeper::wire::error::Unsendable;
 use crate::zookeeper::wire::handshake::{Granted, Identity};
 use crate::zookeeper::wire::reply::{ChangeKind, Reply};
-use crate::zookeeper::wire::request::{MultiOp, NewNode, NodeKind, Request, Secret};
+use crate::zookeeper::wire::request::{NewNode, NodeKind, Request, Secret};
 
 /// Where a reply is put for the future that waits for it.
 type Slot = Rc<RefCell<Option<Result<Reply, Failure>>>>;
@@ -340,7 +340,7 @@ impl<C: Channel> Session for ClientSession<C> {
             [path] if with_stat => self.ask(&Request::Create2 { node: new_node(path), kind }),
             [path] => self.ask(&Request::Create { node: new_node(path), kind }),
             _ => {
-                let creation = |path| MultiOp::Create { node: new_node(path), kind };
+                let creation = |path| Request::Create { node: new_node(path), kind };
                 let creations: Vec<_> = prefixes.iter().map(|path| creation(path)).collect();
                 self.ask(&Request::Multi(&creations))
             }
@@ -399,8 +399,8 @@ impl<C: Channel> Session for ClientSession<C> {
         let operations: Vec<_> = nodes
             .iter()
             .flat_map(|path| {
-                let check = MultiOp::Check { path, version: None };
-                let store = publish.map(|data| MultiOp::SetData { path, data, version: Some(0) });
+                let check = Request::Check { path, version: None };
+                let store = publish.map(|data| Request::SetData { path, data, version: Some(0) });
                 [Some(check), store].into_iter().flatten()
             })
             .collect();
@@ -415,9 +415,9 @@ impl<C: Channel> Session for ClientSession<C> {
 
     fn conclude(&self, record: &str, data: &[u8], exists: bool, nodes: &[String]) -> Expected<'_, ()> {
         let node = NewNode { path: record, data, acl: acl::of_node(self.protection) };
-        let store = MultiOp::SetData { path: record, data, version: None };
-        let record = if exists { store } else { MultiOp::Create { node, kind: NodeKind::Persistent } };
-        let deletions = nodes.iter().map(|path| MultiOp::Delete { path, version: None });
+        let store = Request::SetData { path: record, data, version: None };
+        let record = if exists { store } else { Request::Create { node, kind: NodeKind::Persistent } };
+        let deletions = nodes.iter().map(|path| Request::Delete { path, version: None });
         self.ask_to_do(&Request::Multi(&std::iter::once(record).chain(deletions).collect::<Vec<_>>()))
     }
 

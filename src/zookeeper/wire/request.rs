@@ -63,31 +63,13 @@ pub struct NewNode<'a> {
     pub acl: &'a [Acl<'a>],
 }
 
-/// One operation of a [`Request::Multi`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MultiOp<'a> {
-    /// Fails unless the node exists, in this version if one is given (jute `CheckVersionRequest`).
-    ///
-    /// There is no such request outside of a multi: servers up to 3.8 fail to write the reply to its success and send
-    /// none (`FinalRequestProcessor`, a `SetDataResponse` without stat), and 3.9 does not know it.
-    Check { path: &'a str, version: Option<i32> },
-    /// See [`Request::Create`].
-    Create { node: NewNode<'a>, kind: NodeKind },
-    /// See [`Request::Create2`]. Servers before 3.9 send no stat in a multi (ZOOKEEPER-4026); 3.4 answers
-    /// `MarshallingError`.
-    Create2 { node: NewNode<'a>, kind: NodeKind },
-    /// See [`Request::Delete`].
-    Delete { path: &'a str, version: Option<i32> },
-    /// See [`Request::SetData`].
-    SetData { path: &'a str, data: &'a [u8], version: Option<i32> },
-}
-
 /// What a server can be asked over a connection. Paths begin at the chroot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Creates a node. The reply has its path.
     Create { node: NewNode<'a>, kind: NodeKind },
-    /// The same. The reply also has the node's stat. Since 3.5.
+    /// The same. The reply also has the node's stat. Since 3.5; in a multi, servers before 3.9 send no stat
+    /// (ZOOKEEPER-4026), and 3.4 answers `MarshallingError`.
     Create2 { node: NewNode<'a>, kind: NodeKind },
     /// Creates a node that the servers delete when its last child has gone. Since 3.5.
     CreateContainer(NewNode<'a>),
@@ -95,8 +77,12 @@ pub enum Request<'a> {
     Delete { path: &'a str, version: Option<i32> },
     /// Replaces the data of a node, in this version if one is given. The reply has its stat.
     SetData { path: &'a str, data: &'a [u8], version: Option<i32> },
-    /// All of these or none of them, in one transaction.
-    Multi(&'a [MultiOp<'a>]),
+    /// Fails unless the node exists, in this version if one is given (jute `CheckVersionRequest`). Only in a multi:
+    /// servers up to 3.8 fail to write the reply to its success and send none (`FinalRequestProcessor`, a
+    /// `SetDataResponse` without stat), and 3.9 does not know it.
+    Check { path: &'a str, version: Option<i32> },
+    /// All of these or none of them, in one transaction: creations, deletions, new data and checks.
+    Multi(&'a [Self]),
     /// Asks for the stat of a node.
     Exists {
         path: &'a str,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::connection::{Connection, ServerEvent};
 use super::error::Broken;
 use super::handshake::Attempt;
-use super::request::{MultiOp, Request};
+use super::request::Request;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
 
@@ -17,7 +17,7 @@ const NOW: Instant = Instant::from_boot(Duration::from_secs(1));
 const REQUESTS: [Request<'_>; 6] = [
     Request::GetChildren2 { path: "/", watch: true },
     Request::GetData { path: "/a", watch: true },
-    Request::Multi(&[MultiOp::Delete { path: "/a", version: None }, MultiOp::Check { path: "/b", version: None }]),
+    Request::Multi(&[Request::Delete { path: "/a", version: None }, Request::Check { path: "/b", version: None }]),
     Request::SetData { path: "/a", data: b"x", version: None },
     Request::Ping,
     Request::Close,

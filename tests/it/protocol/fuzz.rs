@@ -12,7 +12,7 @@ use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
 use zklock::zookeeper::wire::error::{Broken, RefusedRequest};
 use zklock::zookeeper::wire::handshake::{Attempt, Granted};
 use zklock::zookeeper::wire::reply::Reply;
-use zklock::zookeeper::wire::request::{MultiOp, NewNode, NodeKind, Request, Secret};
+use zklock::zookeeper::wire::request::{NewNode, NodeKind, Request, Secret};
 
 use super::conversation::Conversation;
 
@@ -37,12 +37,12 @@ const REQUESTS: [(Request<'_>, i32, Option<i32>); 12] = [
 const NODE: NewNode<'_> = NewNode { path: "/a", data: b"x", acl: &[] };
 
 /// Those of the recorded multi.
-const OPERATIONS: [MultiOp<'_>; 5] = [
-    MultiOp::Check { path: "/a", version: None },
-    MultiOp::SetData { path: "/a", data: b"x", version: None },
-    MultiOp::Create2 { node: NODE, kind: NodeKind::Persistent },
-    MultiOp::Create { node: NODE, kind: NodeKind::Persistent },
-    MultiOp::Delete { path: "/a", version: None },
+const OPERATIONS: [Request<'_>; 5] = [
+    Request::Check { path: "/a", version: None },
+    Request::SetData { path: "/a", data: b"x", version: None },
+    Request::Create2 { node: NODE, kind: NodeKind::Persistent },
+    Request::Create { node: NODE, kind: NodeKind::Persistent },
+    Request::Delete { path: "/a", version: None },
 ];
 
 /// What a server has said.

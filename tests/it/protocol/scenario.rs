@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use zklock::zookeeper::wire::error::{Code, RefusedRequest};
 use zklock::zookeeper::wire::reply::{ChangeKind, Reply, WatchEvent};
-use zklock::zookeeper::wire::request::{Acl, MultiOp, NewNode, NodeKind, Request, Secret};
+use zklock::zookeeper::wire::request::{Acl, NewNode, NodeKind, Request, Secret};
 
 use super::conversation::{Conversation, Network, Recorder};
 use super::talk::{Line, TIMEOUT, Talk, data_of, open, path_of, resume};
@@ -100,13 +100,13 @@ fn multi<L: Line>(talk: &mut Talk<L>, own: &str, is_new: bool) {
     assert_eq!(talk.call(&Request::Exists { path: "/extra", watch: true }), refused(Code::NoNode));
     data_of(talk.call(&Request::GetData { path: own, watch: true }));
     let (extra, kind) = (node("/extra", b"x"), NodeKind::Persistent);
-    let create = if is_new { MultiOp::Create2 { node: extra, kind } } else { MultiOp::Create { node: extra, kind } };
+    let create = if is_new { Request::Create2 { node: extra, kind } } else { Request::Create { node: extra, kind } };
     let operations = [
-        MultiOp::Check { path: own, version: Some(0) },
-        MultiOp::SetData { path: own, data: b"held", version: None },
+        Request::Check { path: own, version: Some(0) },
+        Request::SetData { path: own, data: b"held", version: None },
         create,
-        MultiOp::Create { node: node("/brief", b""), kind },
-        MultiOp::Delete { path: "/brief", version: None },
+        Request::Create { node: node("/brief", b""), kind },
+        Request::Delete { path: "/brief", version: None },
     ];
     let Ok(Reply::Multi(results)) = talk.call(&Request::Multi(&operations)) else { panic!("refused") };
     let [Reply::Done, Reply::Stat(stat), Reply::Created { path, .. }, Reply::Created { .. }, Reply::Done] =
@@ -119,9 +119,9 @@ fn multi<L: Line>(talk: &mut Talk<L>, own: &str, is_new: bool) {
     let fired = [changed(ChangeKind::Data, own), changed(ChangeKind::Created, "/extra")];
     assert_eq!(talk.changes(), fired);
     let operations = [
-        MultiOp::Check { path: own, version: None },
-        MultiOp::Check { path: "/none", version: None },
-        MultiOp::Delete { path: own, version: None },
+        Request::Check { path: own, version: None },
+        Request::Check { path: "/none", version: None },
+        Request::Delete { path: own, version: None },
     ];
     let reason = RefusedRequest::Operation { index: 1, code: Code::NoNode };
     assert_eq!(talk.call(&Request::Multi(&operations)), Err(reason));

@@ -4,8 +4,8 @@ use super::super::frames::LONGEST_REQUEST;
 use super::super::handshake::Attempt;
 use super::super::records::RecordWriter;
 use super::super::reply::ChangeKind;
+use super::super::request::Secret;
 use super::super::request::bytes::{AUTH, SET_WATCHES};
-use super::super::request::{MultiOp, Secret};
 use super::*;
 use crate::zookeeper::wire::request::bytes::PING;
 
@@ -193,7 +193,7 @@ fn a_moved_session_breaks_the_connection_and_leaves_the_outcome_unknown() {
 #[test]
 fn so_does_an_operation_of_a_multi() {
     let mut connection = connection();
-    let checks = ["/a", "/b"].map(|path| MultiOp::Check { path, version: None });
+    let checks = ["/a", "/b"].map(|path| Request::Check { path, version: None });
     connection.send(&Request::Multi(&checks), 'm', at(1));
     assert_eq!(connection.come(&refused_multi([-118, -2])), [Err(Broken::SessionMoved)]);
     assert_eq!(connection.left(), [('m', Some(at(1)))]);
@@ -307,7 +307,7 @@ fn refused_multi(errors: [i32; 2]) -> Vec<u8> {
 #[test]
 fn a_multi_says_which_operation_was_refused() {
     let mut connection = connection();
-    let checks = ["/a", "/b"].map(|path| MultiOp::Check { path, version: None });
+    let checks = ["/a", "/b"].map(|path| Request::Check { path, version: None });
     connection.send(&Request::Multi(&checks), 'm', at(1));
     let result = Err(RefusedRequest::Operation { index: 1, code: Code::NoNode });
     assert_eq!(

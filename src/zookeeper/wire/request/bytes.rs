@@ -1,6 +1,6 @@
 //! Requests as bytes.
 
-use super::{MultiOp, NewNode, NodeKind, Request};
+use super::{NewNode, NodeKind, Request};
 use crate::zookeeper::wire::records::RecordWriter;
 use crate::zookeeper::wire::reply::ReplyForm;
 
@@ -36,18 +36,6 @@ impl Paths<'_> {
         to.joined(self.0, path);
     }
 
-    /// `CheckVersionRequest`, `DeleteRequest`
-    fn path_and_version(&self, to: &mut RecordWriter<'_>, path: &str, version: Option<i32>) {
-        self.path(to, path);
-        to.int(version.unwrap_or(-1));
-    }
-
-    /// `GetDataRequest`, `ExistsRequest`, `GetChildrenRequest`, `GetChildren2Request`
-    fn path_and_watch(&self, to: &mut RecordWriter<'_>, path: &str, watch: bool) {
-        self.path(to, path);
-        to.boolean(watch);
-    }
-
     /// `CreateRequest`
     fn node(&self, to: &mut RecordWriter<'_>, node: &NewNode<'_>, flags: i32) {
         self.path(to, node.path);
@@ -60,40 +48,8 @@ impl Paths<'_> {
         to.int(flags);
     }
 
-    /// `SetDataRequest`
-    fn new_data(&self, to: &mut RecordWriter<'_>, path: &str, data: &[u8], version: Option<i32>) {
-        self.path(to, path);
-        to.buffer(data);
-        to.int(version.unwrap_or(-1));
-    }
-
-    fn operation(&self, to: &mut RecordWriter<'_>, operation: &MultiOp<'_>) {
-        match operation {
-            MultiOp::Check { path, version } | MultiOp::Delete { path, version } => {
-                self.path_and_version(to, path, *version);
-            }
-            MultiOp::Create { node, kind } | MultiOp::Create2 { node, kind } => {
-                self.node(to, node, kind.flags());
-            }
-            MultiOp::SetData { path, data, version } => self.new_data(to, path, data, *version),
-        }
-    }
-
     fn list(&self, to: &mut RecordWriter<'_>, paths: &[&str]) {
         to.vector(paths, |to, path| self.path(to, path));
-    }
-}
-
-impl MultiOp<'_> {
-    /// Its number (`ZooDefs.OpCode`).
-    pub(in crate::zookeeper::wire) const fn code(&self) -> i32 {
-        match self {
-            Self::Create { .. } => 1,
-            Self::Delete { .. } => 2,
-            Self::SetData { .. } => 5,
-            Self::Check { .. } => 13,
-            Self::Create2 { .. } => 15,
-        }
     }
 }
 
@@ -108,9 +64,7 @@ impl Request<'_> {
     pub fn creates(&self) -> bool {
         match self {
             Self::Create { .. } | Self::Create2 { .. } | Self::CreateContainer(_) => true,
-            Self::Multi(operations) => {
-                operations.iter().any(|operation| matches!(operation, MultiOp::Create { .. } | MultiOp::Create2 { .. }))
-            }
+            Self::Multi(operations) => operations.iter().any(Self::creates),
             _ => false,
         }
     }
@@ -127,6 +81,7 @@ impl Request<'_> {
             Self::Sync { .. } => 9,
             Self::Ping => 11,
             Self::GetChildren2 { .. } => 12,
+            Self::Check { .. } => 13,
             Self::Multi(_) => 14,
             Self::Create2 { .. } => 15,
             Self::CreateContainer(_) => 19,
@@ -149,6 +104,7 @@ impl Request<'_> {
     pub(in crate::zookeeper::wire) fn form(&self) -> ReplyForm {
         match self {
             Self::Delete { .. }
+            | Self::Check { .. }
             | Self::Sync { .. }
             | Self::Ping
             | Self::Auth { .. }
@@ -160,7 +116,7 @@ impl Request<'_> {
             Self::GetData { .. } => ReplyForm::Data,
             Self::GetChildren { .. } => ReplyForm::Children,
             Self::GetChildren2 { .. } => ReplyForm::ChildrenAndStat,
-            Self::Multi(operations) => ReplyForm::Multi(operations.iter().map(MultiOp::code).collect()),
+            Self::Multi(operations) => ReplyForm::Multi(operations.iter().map(Self::code).collect()),
         }
     }
 
@@ -181,19 +137,29 @@ impl Request<'_> {
         match self {
             Self::Create { node, kind } | Self::Create2 { node, kind } => paths.node(to, node, kind.flags()),
             Self::CreateContainer(node) => paths.node(to, node, CONTAINER),
-            Self::Delete { path, version } => paths.path_and_version(to, path, *version),
-            Self::SetData { path, data, version } => paths.new_data(to, path, data, *version),
+            Self::Delete { path, version } | Self::Check { path, version } => {
+                paths.path(to, path);
+                to.int(version.unwrap_or(-1));
+            }
+            Self::SetData { path, data, version } => {
+                paths.path(to, path);
+                to.buffer(data);
+                to.int(version.unwrap_or(-1));
+            }
             Self::Multi(operations) => {
                 for operation in *operations {
                     multi_header(to, operation.code(), false);
-                    paths.operation(to, operation);
+                    operation.write_record(paths, to);
                 }
                 multi_header(to, -1, true);
             }
             Self::Exists { path, watch }
             | Self::GetData { path, watch }
             | Self::GetChildren { path, watch }
-            | Self::GetChildren2 { path, watch } => paths.path_and_watch(to, path, *watch),
+            | Self::GetChildren2 { path, watch } => {
+                paths.path(to, path);
+                to.boolean(*watch);
+            }
             Self::Sync { path } => paths.path(to, path),
             Self::Ping | Self::Close => {}
             Self::Auth { scheme, credentials } => {

@@ -47,7 +47,7 @@ fn a_node_with_an_acl() {
 #[test]
 fn every_part_of_a_multi_has_a_header() {
     let parts =
-        [MultiOp::Check { path: "/a", version: None }, MultiOp::SetData { path: "/a", data: b"new", version: Some(3) }];
+        [Request::Check { path: "/a", version: None }, Request::SetData { path: "/a", data: b"new", version: Some(3) }];
     let expected = fields(|to| {
         header(to, 14);
         multi_header(to, 13, false);
