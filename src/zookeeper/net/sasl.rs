@@ -18,12 +18,15 @@ use crate::system::files::brief;
 
 use super::tcp::TcpChannel;
 use crate::rules::instant::Instant;
+use crate::rules::pace::Pace;
 use crate::zookeeper::login::Sasl;
 use crate::zookeeper::net::digest_md5::Response;
-use crate::zookeeper::session::channel::{Channel, is_for_later};
+use crate::zookeeper::session::channel::{Channel, is_for_later, send};
+use crate::zookeeper::wire::connection::{Connection, ServerEvent};
 use crate::zookeeper::wire::error::Code;
 use crate::zookeeper::wire::handshake::Granted;
-use crate::zookeeper::wire::sasl::Exchange;
+use crate::zookeeper::wire::reply::Reply;
+use crate::zookeeper::wire::request::{Request, Secret};
 
 /// The service and the host that DIGEST-MD5 is about: each ZooKeeper server says that it is this one (`SecurityUtils`).
 const URI: &str = "zookeeper/zk-sasl-md5";
@@ -57,7 +60,7 @@ impl LoginTrouble {
 /// A connection on which a session was granted.
 pub(super) struct Line<'c, 'p> {
     channel: &'c TcpChannel<'p>,
-    exchange: Exchange,
+    connection: Connection<()>,
     /// How long the server may be silent.
     patience: Duration,
     until: Instant,
@@ -65,7 +68,10 @@ pub(super) struct Line<'c, 'p> {
 
 impl<'c, 'p> Line<'c, 'p> {
     pub(super) fn new(channel: &'c TcpChannel<'p>, granted: Granted, patience: Duration) -> Self {
-        Self { channel, exchange: Exchange::new(granted), patience, until: channel.now() + patience }
+        let now = channel.now();
+        // No path is named, and no ping is sent.
+        let connection = Connection::new(granted, "", Pace::brisk(patience), now);
+        Self { channel, connection, patience, until: now + patience }
     }
 
     pub(super) async fn log_in(&mut self, sasl: Sasl<'_>) -> Result<(), LoginTrouble> {
@@ -80,7 +86,7 @@ impl<'c, 'p> Line<'c, 'p> {
 
     /// The session, after the login.
     pub(super) fn finish(self) -> Granted {
-        self.exchange.finish()
+        self.connection.into_granted()
     }
 
     async fn digest_md5(&mut self, user: &str, password: &str) -> Result<(), LoginTrouble> {
@@ -108,7 +114,7 @@ impl<'c, 'p> Line<'c, 'p> {
     }
 
     async fn ask(&mut self, token: &[u8]) -> Result<Result<Vec<u8>, Code>, LoginTrouble> {
-        if self.exchange.ask(token).is_err() {
+        if self.connection.request(&Request::Sasl(Secret(token)), (), self.channel.now()).is_err() {
             return Err(LoginTrouble::Refused("the login is too long".to_owned()));
         }
         self.until = self.channel.now() + self.patience;
@@ -122,21 +128,22 @@ impl<'c, 'p> Line<'c, 'p> {
 
     /// Sends and reads what can be without waiting.
     fn go_on(&mut self) -> Result<Option<Result<Vec<u8>, Code>>, LoginTrouble> {
-        while !self.exchange.to_send().is_empty() {
-            match self.channel.write(self.exchange.to_send()) {
-                Ok(count) => self.exchange.sent(count),
-                Err(error) if is_for_later(&error) => break,
-                Err(error) => return Err(lost(&error)),
-            }
+        while let Some((count, at)) = send(self.channel, self.connection.to_send()).map_err(|error| lost(&error))? {
+            self.connection.sent(count, at);
         }
         let mut bytes = [0; 4096];
         loop {
-            if let Some(answer) = self.exchange.answer().map_err(|error| LoginTrouble::Lost(error.to_string()))? {
-                return Ok(Some(answer));
+            let event = self.connection.next_event().map_err(|error| LoginTrouble::Lost(error.to_string()))?;
+            if let Some(ServerEvent::Answered { result, .. }) = event {
+                return Ok(Some(match result {
+                    Ok(Reply::Token(token)) => Ok(token),
+                    Ok(_) => Ok(vec![]),
+                    Err(refused) => Err(refused.code()),
+                }));
             }
             match self.channel.read(&mut bytes) {
                 Ok(0) => return Err(LoginTrouble::Closed),
-                Ok(count) => self.exchange.receive(&bytes[..count]),
+                Ok(count) => self.connection.receive(&bytes[..count], self.channel.now()),
                 Err(error) if is_for_later(&error) => break,
                 Err(error) => return Err(lost(&error)),
             }
@@ -145,13 +152,14 @@ impl<'c, 'p> Line<'c, 'p> {
             return Err(LoginTrouble::Lost("it does not answer when we log in".to_owned()));
         }
         self.channel.wake_at(self.until);
-        self.channel.wake_on_bytes(!self.exchange.to_send().is_empty());
+        self.channel.wake_on_bytes(!self.connection.to_send().is_empty());
         Ok(None)
     }
 
     /// Closes the session, as far as the server does that. It closes the connection after it, or has already.
     pub(super) async fn close(mut self) {
-        self.exchange.close();
+        // Never too long.
+        let _ = self.connection.request(&Request::Close, (), self.channel.now());
         self.until = self.channel.now() + LAST_ANSWER;
         poll_fn(|_| match self.go_on() {
             Ok(None) => Poll::Pending,

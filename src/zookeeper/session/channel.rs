@@ -50,14 +50,8 @@ pub enum Rejected {
 
 /// Sends and reads what can be without waiting. Returns the session when it is there. `resumes`: it existed before.
 pub fn shake_hands(attempt: &mut Attempt, channel: &impl Channel, resumes: bool) -> Result<Option<Granted>, Rejected> {
-    while !attempt.to_send().is_empty() {
-        // Before the bytes leave: the server may answer before we look at the clock again.
-        let now = channel.now();
-        match channel.write(attempt.to_send()) {
-            Ok(count) => attempt.sent(count, now),
-            Err(error) if is_for_later(&error) => break,
-            Err(_) => return Err(Rejected::Closed),
-        }
+    while let Some((count, at)) = send(channel, attempt.to_send()).map_err(|_| Rejected::Closed)? {
+        attempt.sent(count, at);
     }
     let mut bytes = [0; 1024];
     loop {
@@ -77,6 +71,21 @@ pub fn shake_hands(attempt: &mut Attempt, channel: &impl Channel, resumes: bool)
     }
     channel.wake_on_bytes(!attempt.to_send().is_empty());
     Ok(None)
+}
+
+/// Sends what can be of these bytes without waiting. Returns how many, and when they left at the earliest. `None`: there
+/// are none, or no more can be sent now.
+pub fn send(channel: &impl Channel, bytes: &[u8]) -> io::Result<Option<(usize, Instant)>> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    // Before the bytes leave: the server may answer before we look at the clock again.
+    let now = channel.now();
+    match channel.write(bytes) {
+        Ok(count) => Ok(Some((count, now))),
+        Err(error) if is_for_later(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a call on a stream that does not block is to be made again later.

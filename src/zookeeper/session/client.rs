@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::channel::{Channel, is_end, is_for_later};
+use super::channel::{Channel, is_end, is_for_later, send};
 use super::failure;
 use super::watch::{Fired, Wanted};
 use super::{Change, Created, Expected, Failure, NodeStat, Session, Watch};
@@ -238,17 +238,9 @@ impl Wire {
     }
 
     fn write(&mut self, channel: &impl Channel) -> io::Result<()> {
-        while !self.connection.to_send().is_empty() {
-            // Before the bytes leave: the server may answer before we look at the clock again.
-            let now = channel.now();
-            match channel.write(self.connection.to_send()) {
-                Ok(count) => {
-                    log::trace!("{count} bytes to ZooKeeper");
-                    self.connection.sent(count, now);
-                }
-                Err(error) if is_for_later(&error) => break,
-                Err(error) => return Err(error),
-            }
+        while let Some((count, at)) = send(channel, self.connection.to_send())? {
+            log::trace!("{count} bytes to ZooKeeper");
+            self.connection.sent(count, at);
         }
         Ok(())
     }

@@ -96,6 +96,12 @@ impl<T> Connection<T> {
         }
     }
 
+    /// What was granted: for another use of the connection, once all requests are answered.
+    pub fn into_granted(self) -> Granted {
+        let Self { identity, timeout, asked_at, inbox, .. } = self;
+        Granted { identity, timeout, asked_at, inbox }
+    }
+
     /// For the next connection, if this one is lost.
     pub const fn identity(&self) -> &Identity {
         &self.identity

@@ -14,7 +14,6 @@
 //! | [`frames`] | the stream of bytes, cut into packets |
 //! | [`request`], [`reply`] | what can be asked, and what is answered |
 //! | [`handshake`] | how a session is opened or resumed |
-//! | [`sasl`] | tokens of SASL, before the first request |
 //! | [`connection`] | one connection with a session: which reply belongs to which request, and when that was sent |
 //! | [`error`] | what can go wrong |
 
@@ -25,7 +24,6 @@ pub mod handshake;
 pub mod records;
 pub mod reply;
 pub mod request;
-pub mod sasl;
 
 #[cfg(test)]
 mod tests;

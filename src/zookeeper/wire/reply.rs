@@ -86,6 +86,8 @@ pub enum Reply {
         /// The stat of the node, in reply to `getChildren2`.
         stat: Option<Stat>,
     },
+    /// What SASL has to say; empty if that is nothing.
+    Token(Vec<u8>),
     /// The results of the operations of a multi, in their order.
     Multi(Vec<Self>),
 }
@@ -107,11 +109,27 @@ pub(super) enum ReplyForm {
     Children,
     /// `GetChildren2Response`
     ChildrenAndStat,
+    /// `SetSASLResponse`
+    Token,
     /// `MultiResponse`, for operations with these codes.
     Multi(Vec<i32>),
 }
 
 impl ReplyForm {
+    /// Of the reply to a request with this opcode, and of its result in a multi.
+    pub(super) const fn of(code: i32) -> Self {
+        match code {
+            CREATE => Self::Path,
+            CREATE2 | 19 => Self::PathAndStat,
+            3 | 5 => Self::Stat,
+            4 => Self::Data,
+            8 => Self::Children,
+            12 => Self::ChildrenAndStat,
+            102 => Self::Token,
+            _ => Self::Nothing,
+        }
+    }
+
     /// Reads the record after the header. `Ok(Err(_))`: a multi was refused, and its record says why.
     pub(super) fn read(&self, from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, RefusedRequest>, Malformed> {
         Ok(Ok(match self {
@@ -122,20 +140,16 @@ impl ReplyForm {
             Self::Data => Reply::Data { data: from.buffer()?.to_vec(), stat: Stat::read(from)? },
             Self::Children => Reply::Children { names: from.strings()?, stat: None },
             Self::ChildrenAndStat => Reply::Children { names: from.strings()?, stat: Some(Stat::read(from)?) },
+            Self::Token => Reply::Token(from.buffer()?.to_vec()),
             Self::Multi(operations) => return read_multi(operations, from, chroot),
         }))
     }
 }
 
-/// The opcodes of results in a multi (`ZooDefs.OpCode`).
-mod code {
-    pub(super) const CREATE: i32 = 1;
-    pub(super) const DELETE: i32 = 2;
-    pub(super) const SET_DATA: i32 = 5;
-    pub(super) const CHECK: i32 = 13;
-    pub(super) const CREATE2: i32 = 15;
-    pub(super) const ERROR: i32 = -1;
-}
+/// The opcodes of results in a multi that are told apart (`ZooDefs.OpCode`).
+pub(super) const CREATE: i32 = 1;
+pub(super) const CREATE2: i32 = 15;
+const ERROR: i32 = -1;
 
 /// Reads a `MultiResponse`: for each operation a `MultiHeader` and the record of its kind, then an end mark.
 ///
@@ -155,19 +169,12 @@ fn read_multi(
         }
         let operation = operations.get(results.len() + errors.len()).ok_or(Malformed::IncompleteMulti)?;
         // A server may leave out the stat of a create2 (ZOOKEEPER-4026).
-        let fits = kind == *operation || (kind, *operation) == (code::CREATE, code::CREATE2);
-        let form = match kind {
-            code::ERROR => {
-                errors.push(Code::from_wire(from.int()?));
-                continue;
-            }
-            code::CREATE if fits => ReplyForm::Path,
-            code::CREATE2 if fits => ReplyForm::PathAndStat,
-            code::SET_DATA if fits => ReplyForm::Stat,
-            code::DELETE | code::CHECK if fits => ReplyForm::Nothing,
-            kind => return Err(Malformed::UnexpectedResult(kind)),
-        };
-        if let Ok(result) = form.read(from, chroot)? {
+        let fits = kind == *operation || (kind, *operation) == (CREATE, CREATE2);
+        if kind == ERROR {
+            errors.push(Code::from_wire(from.int()?));
+        } else if !fits {
+            return Err(Malformed::UnexpectedResult(kind));
+        } else if let Ok(result) = ReplyForm::of(kind).read(from, chroot)? {
             results.push(result);
         }
     }

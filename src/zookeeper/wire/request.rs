@@ -114,6 +114,9 @@ pub enum Request<'a> {
         /// Such as `user:password`.
         credentials: Secret<'a>,
     },
+    /// A token of SASL. A server that demands SASL closes the connection over anything else before that, pings included. It
+    /// does not count a token as a sign of life (`ZooKeeperServer.processPacket`).
+    Sasl(Secret<'a>),
     /// Sets the watches of a lost connection anew. The server tells of what has changed since, before it replies.
     SetWatches {
         /// [`Identity::last_zxid`](super::handshake::Identity::last_zxid), as the lost connection left it.

@@ -232,6 +232,42 @@ fn what_is_too_large_is_not_sent() {
 }
 
 #[test]
+fn tokens_of_sasl_there_and_back() {
+    let mut connection = connection();
+    let answer = |xid, token: Option<&[u8]>| {
+        packet(|to| {
+            to.int(xid);
+            to.long(0);
+            to.int(0);
+            match token {
+                Some(token) => to.buffer(token),
+                None => to.int(-1),
+            }
+        })
+    };
+    for (xid, token, answered) in [(1, &b""[..], Some(&b"challenge"[..])), (2, b"proof", None), (3, b"x", Some(b""))] {
+        connection.ask(&Request::Sasl(Secret(token)), 't', at(1));
+        let expected = packet(|to| {
+            to.int(xid);
+            to.int(102);
+            to.buffer(token);
+        });
+        assert_eq!(connection.to_send(), expected);
+        connection.sent(usize::MAX, at(1));
+        let result = Ok(Reply::Token(answered.unwrap_or_default().to_vec()));
+        assert_eq!(
+            connection.come(&answer(xid, answered)),
+            [Ok(ServerEvent::Answered { tag: 't', sent: at(1), result })]
+        );
+    }
+    connection.send(&Request::Sasl(Secret(b"y")), 'r', at(2));
+    assert_eq!(connection.come(&reply(4, 0, -115)), [refused('r', at(2), Code::AuthFailed)]);
+    connection.send(&Request::Sasl(Secret(b"z")), 'u', at(2));
+    assert_eq!(connection.come(&answer(6, None)), [unexpected(6)]);
+    assert_eq!(connection.into_granted().timeout, Duration::from_secs(30));
+}
+
+#[test]
 fn nothing_comes_after_the_close() {
     let mut connection = connection();
     connection.send(&Request::Close, 'x', at(1));

@@ -3,7 +3,9 @@
 use super::super::records::RecordWriter;
 use super::*;
 
-const CREATE2: i32 = code::CREATE2;
+const DELETE: i32 = 2;
+const SET_DATA: i32 = 5;
+const CHECK: i32 = 13;
 
 fn stat(to: &mut RecordWriter<'_>) {
     (1..=4).for_each(|n| to.long(n));
@@ -62,19 +64,19 @@ fn created(to: &mut RecordWriter<'_>) {
 
 fn errors(to: &mut RecordWriter<'_>, codes: &[i32]) {
     for code in codes {
-        part(to, code::ERROR, false);
+        part(to, ERROR, false);
         to.int(*code);
     }
 }
 
 #[test]
 fn what_a_multi_has_done() {
-    let done = multi(&[CREATE2, code::SET_DATA, code::CHECK, code::DELETE], |to| {
+    let done = multi(&[CREATE2, SET_DATA, CHECK, DELETE], |to| {
         created(to);
-        part(to, code::SET_DATA, false);
+        part(to, SET_DATA, false);
         stat(to);
-        part(to, code::CHECK, false);
-        part(to, code::DELETE, false);
+        part(to, CHECK, false);
+        part(to, DELETE, false);
     });
     let created = Reply::Created { path: "/a1".to_owned(), stat: Some(STAT) };
     assert_eq!(done, Ok(Ok(Reply::Multi(vec![created, Reply::Stat(STAT), Reply::Done, Reply::Done]))));
@@ -83,7 +85,7 @@ fn what_a_multi_has_done() {
 #[test]
 fn a_create2_in_a_multi_may_lack_its_stat() {
     let done = multi(&[CREATE2], |to| {
-        part(to, code::CREATE, false);
+        part(to, CREATE, false);
         to.string("/jobs/a1");
     });
     assert_eq!(done, Ok(Ok(Reply::Multi(vec![Reply::Created { path: "/a1".to_owned(), stat: None }]))));
@@ -91,7 +93,7 @@ fn a_create2_in_a_multi_may_lack_its_stat() {
 
 #[test]
 fn of_the_errors_of_a_multi_one_is_the_reason() {
-    let refused = |codes: &[i32]| multi(&vec![code::CHECK; codes.len()], |to| errors(to, codes));
+    let refused = |codes: &[i32]| multi(&vec![CHECK; codes.len()], |to| errors(to, codes));
     let reason = |index, code| Ok(Err(RefusedRequest::Operation { index, code }));
     assert_eq!(refused(&[0, -101, -2]), reason(1, Code::NoNode));
     assert_eq!(refused(&[-2, -2, -103]), reason(2, Code::BadVersion));
@@ -101,9 +103,9 @@ fn of_the_errors_of_a_multi_one_is_the_reason() {
 
 #[test]
 fn the_results_of_a_multi_are_those_of_its_operations() {
-    assert_eq!(multi(&[CREATE2, code::CHECK], created), Err(Malformed::IncompleteMulti));
+    assert_eq!(multi(&[CREATE2, CHECK], created), Err(Malformed::IncompleteMulti));
     assert_eq!(multi(&[], created), Err(Malformed::IncompleteMulti));
-    assert_eq!(multi(&[code::CREATE], created), Err(Malformed::UnexpectedResult(CREATE2)));
+    assert_eq!(multi(&[CREATE], created), Err(Malformed::UnexpectedResult(CREATE2)));
     assert_eq!(multi(&[4], |to| part(to, 4, false)), Err(Malformed::UnexpectedResult(4)));
     assert_eq!(read(&ReplyForm::Multi(vec![CREATE2]), created), Err(Malformed::Truncated));
     assert_eq!(multi(&[], |_| ()), Ok(Ok(Reply::Multi(vec![]))));

@@ -2,7 +2,7 @@
 
 use super::{NewNode, NodeKind, Request};
 use crate::zookeeper::wire::records::RecordWriter;
-use crate::zookeeper::wire::reply::ReplyForm;
+use crate::zookeeper::wire::reply::{CREATE, CREATE2, ReplyForm};
 
 /// The flag of a container in a `CreateRequest` (`CreateMode.CONTAINER`).
 const CONTAINER: i32 = 4;
@@ -72,7 +72,7 @@ impl Request<'_> {
     /// Its number (`ZooDefs.OpCode`).
     const fn code(&self) -> i32 {
         match self {
-            Self::Create { .. } => 1,
+            Self::Create { .. } => CREATE,
             Self::Delete { .. } => 2,
             Self::Exists { .. } => 3,
             Self::GetData { .. } => 4,
@@ -83,10 +83,11 @@ impl Request<'_> {
             Self::GetChildren2 { .. } => 12,
             Self::Check { .. } => 13,
             Self::Multi(_) => 14,
-            Self::Create2 { .. } => 15,
+            Self::Create2 { .. } => CREATE2,
             Self::CreateContainer(_) => 19,
             Self::Auth { .. } => 100,
             Self::SetWatches { .. } => 101,
+            Self::Sasl(_) => 102,
             Self::Close => -11,
         }
     }
@@ -103,20 +104,8 @@ impl Request<'_> {
 
     pub(in crate::zookeeper::wire) fn form(&self) -> ReplyForm {
         match self {
-            Self::Delete { .. }
-            | Self::Check { .. }
-            | Self::Sync { .. }
-            | Self::Ping
-            | Self::Auth { .. }
-            | Self::SetWatches { .. }
-            | Self::Close => ReplyForm::Nothing,
-            Self::Create { .. } => ReplyForm::Path,
-            Self::Create2 { .. } | Self::CreateContainer(_) => ReplyForm::PathAndStat,
-            Self::SetData { .. } | Self::Exists { .. } => ReplyForm::Stat,
-            Self::GetData { .. } => ReplyForm::Data,
-            Self::GetChildren { .. } => ReplyForm::Children,
-            Self::GetChildren2 { .. } => ReplyForm::ChildrenAndStat,
             Self::Multi(operations) => ReplyForm::Multi(operations.iter().map(Self::code).collect()),
+            request => ReplyForm::of(request.code()),
         }
     }
 
@@ -168,6 +157,7 @@ impl Request<'_> {
                 to.string(scheme);
                 to.buffer(credentials.0);
             }
+            Self::Sasl(token) => to.buffer(token.0),
             Self::SetWatches { since, data, exists, children } => {
                 to.long(*since);
                 paths.list(to, data);
