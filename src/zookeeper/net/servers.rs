@@ -15,6 +15,7 @@ use super::credentials;
 use super::tls::{Security, Tls, UnfitFile};
 use crate::system::clock;
 use crate::system::files::brief;
+use crate::system::futures::{all, until};
 use crate::system::lookup::Lookup;
 use crate::system::reactor::Reactor;
 use crate::zookeeper::login::Login;
@@ -116,7 +117,7 @@ impl<'p> Servers<'p> {
 
     /// Waits until there is an address of each host.
     pub(super) async fn until_all_known(&self) {
-        poll_fn(|_| if self.are_all_known() { Poll::Ready(()) } else { Poll::Pending }).await;
+        until(|| self.are_all_known()).await;
     }
 
     pub(super) fn are_all_known(&self) -> bool {
@@ -140,38 +141,21 @@ impl<'p> Servers<'p> {
 
     /// Looks up the names once. Returns why one of them has no address, if any has none.
     async fn look_up(&self, reactor: &Reactor) -> Option<String> {
-        let mut reason = None;
-        let mut failed = |host: &Host<'_>, why: &str| {
-            let text = format!("cannot resolve {}: {why}", host.server.host);
-            log::info!("{text}");
-            reason = Some(text);
-        };
-        let mut asked = vec![];
-        for host in self.hosts.iter().filter(|host| host.is_name) {
-            match Lookup::begin(|| resolve(host.server)) {
-                Ok(lookup) => asked.push((host, lookup)),
-                Err(error) => failed(host, &brief(&error)),
-            }
-        }
-        poll_fn(|_| {
-            asked.retain_mut(|(host, lookup)| {
-                let Some(answer) = lookup.answer() else {
-                    reactor.wake_on(lookup.as_fd(), PollFlags::POLLIN);
-                    return true;
-                };
-                match resolved(&answer) {
-                    Err(why) => failed(host, &why),
-                    Ok(found) => {
-                        host.known.replace(found);
-                        reactor.take_another_turn();
-                    }
+        let names = self.hosts.iter().filter(|host| host.is_name);
+        let failures = all(names.map(|host| async {
+            match addresses_of(host.server, reactor).await {
+                Ok(found) => {
+                    host.known.replace(found);
+                    reactor.take_another_turn();
+                    None
                 }
-                false
-            });
-            if asked.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        reason
+                Err(why) => {
+                    log::info!("{why}");
+                    Some(why)
+                }
+            }
+        }));
+        failures.await.into_iter().flatten().last()
     }
 }
 
