@@ -148,7 +148,8 @@ impl<'p> Survey<'_, 'p> {
         {
             let mut seen = seen.borrow_mut();
             (seen.least, seen.greatest) = (Some(least), Some(session.timeout()));
-            seen.tls = session.encryption().map(|Encryption { protocol, not_after }| SeenTls { protocol, not_after });
+            seen.tls =
+                session.encryption.clone().map(|Encryption { protocol, not_after }| SeenTls { protocol, not_after });
             // The server that opens a session puts its number into the first byte (SessionTrackerImpl).
             seen.member = Some(session.id().to_be_bytes()[0]);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::servers::{Address, Servers};
 use super::tcp::{TcpChannel, Unconnected};
 use super::tls::TlsTrouble;
-use super::word::{NOT_SERVING, VERSION, Word};
+use super::word::{NOT_SERVING, VERSION, answer_to};
 use crate::rules::pace::silence_limit;
 use crate::system::clock;
 use crate::system::futures::or;
@@ -116,11 +116,7 @@ impl Round<'_, '_> {
     /// What it answers to `srvr`; empty, if it does not.
     async fn ask(&self, channel: Result<TcpChannel<'_>, Unconnected>) -> String {
         let Ok(channel) = channel else { return String::new() };
-        let asked = async {
-            let mut asked = Word::ask(channel, "srvr").await.ok()?;
-            asked.read().await.ok()?;
-            Some(asked.text())
-        };
+        let asked = async { Some(answer_to("srvr", channel, false).await?.0) };
         let enough = async {
             let patience = silence_limit(self.timeout).min(DIAGNOSIS);
             self.reactor.sleep_until(clock::now() + patience).await;

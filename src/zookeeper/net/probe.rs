@@ -16,6 +16,7 @@ use super::tls::{Encryption, TlsTrouble};
 use super::word::answer_to;
 use crate::system::futures::{all, or};
 use crate::system::reactor::Reactor;
+use crate::zookeeper::login::Login;
 use crate::zookeeper::session::channel::{Rejected, shake_hands};
 use crate::zookeeper::session::client::ClientSession;
 use crate::zookeeper::session::{Failure, Session as _};
@@ -101,24 +102,17 @@ impl<'p> Probes<'p> {
     pub async fn open(&self, address: Address<'p>, timeout: Duration, chroot: &str) -> Result<Probe<'_, 'p>, NoProbe> {
         let channel = TcpChannel::begin(self.servers, self.reactor, address)?;
         channel.connected().await?;
-        let mut asked = Asking { probes: self, pair: Some((channel, Attempt::open(timeout))) };
-        let granted = asked.granted().await;
-        let granted = match granted {
-            Ok(granted) => Ok(asked.log_in(granted).await?),
-            rejected => rejected,
+        let asked = Left::Asked(Box::new((channel, Attempt::open(timeout))));
+        let mut probe = Probe { probes: self, left: Some(asked), encryption: None };
+        let granted = match &mut probe.left {
+            Some(Left::Asked(asked)) => entered(&asked.0, &mut asked.1, self.servers.login).await,
+            _ => Err(NoProbe::NoSession),
         };
-        let channel = asked.pair.take().map(|(channel, _)| channel);
-        match (granted, channel) {
-            (Ok(granted), Some(channel)) => {
-                let encryption = channel.encryption();
-                Ok(Probe { probes: self, session: Some(Box::new(self.session(channel, granted, chroot))), encryption })
-            }
-            (rejected, channel) => match channel.and_then(|channel| channel.tls_trouble()) {
-                Some(trouble) => Err(Unconnected::Tls(trouble).into()),
-                None if matches!(rejected, Err(Rejected::Closed)) => Err(NoProbe::Closed),
-                None => Err(NoProbe::NoSession),
-            },
+        if let Some(Left::Asked(asked)) = probe.left.take() {
+            probe.encryption = asked.0.encryption();
+            probe.left = Some(Left::Open(Box::new(self.session(asked.0, granted?, chroot))));
         }
+        Ok(probe)
     }
 
     fn session(&self, channel: TcpChannel<'p>, granted: Granted, chroot: &str) -> TcpSession<'p> {
@@ -127,7 +121,7 @@ impl<'p> Probes<'p> {
 
     /// What a server answers to a four letter word, as far as it does, and from which address it was asked.
     pub async fn word(&self, word: &str, address: Address<'p>) -> Option<(String, SocketAddr)> {
-        answer_to(word, self.servers, address, self.reactor).await
+        answer_to(word, TcpChannel::begin(self.servers, self.reactor, address).ok()?, true).await
     }
 
     /// Closes the sessions that were left open, as far as their servers answer. The caller limits the time.
@@ -166,66 +160,44 @@ async fn close(session: &TcpSession<'_>) {
     or(session.lost(), asked).await;
 }
 
-/// A server that is being asked for a session.
-struct Asking<'a, 'p> {
-    probes: &'a Probes<'p>,
-    pair: Option<(TcpChannel<'p>, Attempt)>,
+/// The session that the server has opened, after the login by SASL, if we do that.
+async fn entered(channel: &TcpChannel<'_>, attempt: &mut Attempt, login: &Login) -> Result<Granted, NoProbe> {
+    let granted = granted(attempt, channel).await.map_err(|why| match channel.tls_trouble() {
+        Some(trouble) => Unconnected::Tls(trouble).into(),
+        None if why == Rejected::Closed => NoProbe::Closed,
+        None => NoProbe::NoSession,
+    })?;
+    let Some(sasl) = login.sasl() else { return Ok(granted) };
+    let mut line = Line::new(channel, granted, LOGIN);
+    let Err(trouble) = line.log_in(sasl).await else { return Ok(line.finish()) };
+    line.close().await;
+    Err(match trouble {
+        LoginTrouble::Lost(why) => NoProbe::Failed(Cure::Server, why),
+        trouble => NoProbe::Failed(Cure::Login, trouble.why().to_owned()),
+    })
 }
 
-impl Asking<'_, '_> {
-    async fn granted(&mut self) -> Result<Granted, Rejected> {
-        match &mut self.pair {
-            Some((channel, attempt)) => granted(attempt, channel).await,
-            None => Err(Rejected::NoSession),
-        }
-    }
-
-    /// Logs in by SASL, if we do that.
-    async fn log_in(&mut self, granted: Granted) -> Result<Granted, NoProbe> {
-        let (Some(sasl), Some((channel, _))) = (self.probes.servers.login.sasl(), &self.pair) else {
-            return Ok(granted);
-        };
-        let mut line = Line::new(channel, granted, LOGIN);
-        let Err(trouble) = line.log_in(sasl).await else { return Ok(line.finish()) };
-        line.close().await;
-        self.pair.take();
-        Err(match trouble {
-            LoginTrouble::Lost(why) => NoProbe::Failed(Cure::Server, why),
-            trouble => NoProbe::Failed(Cure::Login, trouble.why().to_owned()),
-        })
-    }
-}
-
-impl Drop for Asking<'_, '_> {
-    fn drop(&mut self) {
-        if let Some(pair) = self.pair.take() {
-            self.probes.left.borrow_mut().push(Left::Asked(Box::new(pair)));
-        }
-    }
-}
-
-/// A session with one server.
+/// A session with one server, or what is on the way to it.
 #[derive(Debug)]
 pub struct Probe<'a, 'p> {
     probes: &'a Probes<'p>,
-    session: Option<Box<TcpSession<'p>>>,
-    encryption: Option<Encryption>,
+    left: Option<Left<'p>>,
+    /// How its connection is encrypted. `None`: it is not.
+    pub encryption: Option<Encryption>,
 }
 
 impl<'p> Deref for Probe<'_, 'p> {
     type Target = TcpSession<'p>;
 
     fn deref(&self) -> &TcpSession<'p> {
-        self.session.as_ref().expect("it is taken out at the end only")
+        match &self.left {
+            Some(Left::Open(session)) => session,
+            _ => unreachable!("it is open until it is taken out at the end"),
+        }
     }
 }
 
 impl Probe<'_, '_> {
-    /// How its connection is encrypted. `None`: it is not.
-    pub fn encryption(&self) -> Option<Encryption> {
-        self.encryption.clone()
-    }
-
     pub async fn with<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let lost = async {
             self.lost().await;
@@ -236,14 +208,12 @@ impl Probe<'_, '_> {
 
     pub async fn close(mut self) {
         close(&self).await;
-        self.session.take();
+        self.left = None;
     }
 }
 
 impl Drop for Probe<'_, '_> {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            self.probes.left.borrow_mut().push(Left::Open(session));
-        }
+        self.probes.left.borrow_mut().extend(self.left.take());
     }
 }

@@ -106,7 +106,7 @@ fn the_results_of_a_multi_are_those_of_its_operations() {
     assert_eq!(multi(&[CREATE2, CHECK], created), Err(Malformed::IncompleteMulti));
     assert_eq!(multi(&[], created), Err(Malformed::IncompleteMulti));
     assert_eq!(multi(&[CREATE], created), Err(Malformed::UnexpectedResult(CREATE2)));
-    assert_eq!(multi(&[4], |to| part(to, 4, false)), Err(Malformed::UnexpectedResult(4)));
+    assert_eq!(multi(&[CHECK], |to| part(to, 4, false)), Err(Malformed::UnexpectedResult(4)));
     assert_eq!(read(&ReplyForm::Multi(vec![CREATE2]), created), Err(Malformed::Truncated));
     assert_eq!(multi(&[], |_| ()), Ok(Ok(Reply::Multi(vec![]))));
 }
