@@ -104,10 +104,7 @@ impl<'p> Security<'p> {
 
     /// Reads our own files. Returns what the user is to be warned of. Fails with the reason why they are of no use.
     pub fn read(&self) -> Result<Option<String>, UnfitFile> {
-        // If they change while they are read, the stamps are old, and they are read again the next time.
-        let stamps = files::stamps(self.tls);
-        let (config, shows) = load(self.tls)?;
-        self.loaded.replace(Some(Loaded { stamps, config, shows }));
+        self.loaded.replace(Some(load(self.tls)?));
         Ok(self.tls.own.as_ref().and_then(|own| files::exposed(own.key())))
     }
 
@@ -137,7 +134,9 @@ impl<'p> Security<'p> {
     }
 }
 
-fn load(tls: &Tls) -> Result<(Arc<ClientConfig>, Arc<Shows>), UnfitFile> {
+fn load(tls: &Tls) -> Result<Loaded, UnfitFile> {
+    // If they change while they are read, the stamps are old, and they are read again the next time.
+    let stamps = files::stamps(tls);
     let provider = Arc::new(ring::default_provider());
     let of_ca = |why| UnfitFile { setting: tls.ca.as_ref().map(|_| "tls-ca"), why };
     let roots: Arc<RootCertStore> = files::roots(tls.ca.as_deref()).map_err(of_ca)?.into();
@@ -152,7 +151,7 @@ fn load(tls: &Tls) -> Result<(Arc<ClientConfig>, Arc<Shows>), UnfitFile> {
     let builder = builder.map_err(|error| internal(&error))?.dangerous().with_custom_certificate_verifier(verifier);
     let mut config = builder.with_client_cert_resolver(Arc::clone(&shows) as Arc<dyn ResolvesClientCert>);
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
-    Ok((Arc::new(config), shows))
+    Ok(Loaded { stamps, config: Arc::new(config), shows })
 }
 
 /// What we show of ourselves, and whether a server has asked for it.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use rustls::{ClientConnection, HandshakeKind};
 
 use super::certificate::not_after;
-use super::trouble::{FailedHandshake, TlsTrouble};
-use super::{Encryption, Shows};
+use super::trouble::{Seen, TlsTrouble};
+use super::{Encryption, Shows, Tls};
 use crate::system::files::brief;
-use crate::zookeeper::net::tls::Tls;
+use crate::zookeeper::session::channel::{is_end, is_for_later};
 
 /// How often the socket is read in one call. A server that goes on sending what is not for us, such as tickets of TLS
 /// 1.3, must not keep us from all else.
@@ -21,76 +21,60 @@ const READS: u32 = 32;
 pub(in crate::zookeeper::net) struct Stream {
     connection: Box<ClientConnection>,
     shows: Arc<Shows>,
-    tls: Tls,
-    /// The server's name, as the user wrote it.
-    host: String,
-    /// The server has asked for our certificate.
-    was_asked: bool,
-    is_ready: bool,
+    seen: Seen,
     trouble: Option<TlsTrouble>,
 }
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TLS with {}", self.host)
+        write!(f, "TLS with {}", self.seen.host)
     }
 }
 
 impl Stream {
     pub(super) fn new(connection: ClientConnection, shows: Arc<Shows>, tls: Tls, host: String) -> Self {
-        let connection = Box::new(connection);
-        Self { connection, shows, tls, host, was_asked: false, is_ready: false, trouble: None }
+        Self { connection: Box::new(connection), shows, seen: Seen { was_asked: false, tls, host }, trouble: None }
     }
 
     /// Goes on with the handshake. Returns whether it is over.
     #[inline(never)]
     pub(in crate::zookeeper::net) fn shake_hands(&mut self, socket: &TcpStream) -> Result<bool, TlsTrouble> {
-        let told = |this: &mut Self, error: &io::Error| match this.trouble.take() {
-            Some(trouble) => trouble,
-            None if is_end(error) => TlsTrouble::Closed,
-            None => TlsTrouble::Failed(format!("{} in the TLS handshake", brief(error))),
-        };
-        let mut reads = 0..READS;
-        loop {
-            match self.flush(socket) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(told(self, &error)),
-            }
-            if !self.connection.is_handshaking() {
-                self.note_handshake();
-                return Ok(true);
-            }
-            if reads.next().is_none() {
-                return Ok(false);
-            }
-            match self.take_in(socket) {
-                Ok(0) => return Err(told(self, &io::ErrorKind::UnexpectedEof.into())),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(told(self, &error)),
-            }
+        match self.handshake(socket) {
+            Ok(is_over) => Ok(is_over),
+            Err(error) if is_for_later(&error) => Ok(false),
+            Err(error) => Err(match self.trouble.take() {
+                Some(trouble) => trouble,
+                None if is_end(&error) => TlsTrouble::Closed,
+                None => TlsTrouble::Failed(format!("{} in the TLS handshake", brief(&error))),
+            }),
         }
     }
 
-    fn note_handshake(&mut self) {
-        if !std::mem::replace(&mut self.is_ready, true) {
-            let kind = match self.connection.handshake_kind() {
-                Some(HandshakeKind::Resumed) => "resumed",
-                _ => "full",
-            };
-            log::debug!("{}: {}, {kind} handshake", self.host, self.protocol());
+    fn handshake(&mut self, socket: &TcpStream) -> io::Result<bool> {
+        for _ in 0..READS {
+            if !self.flush(socket)? {
+                return Ok(false);
+            }
+            if !self.connection.is_handshaking() {
+                let kind = match self.connection.handshake_kind() {
+                    Some(HandshakeKind::Resumed) => "resumed",
+                    _ => "full",
+                };
+                log::debug!("{}: {}, {kind} handshake", self.seen.host, self.protocol());
+                return Ok(true);
+            }
+            if self.take_in(socket)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
         }
+        Ok(false)
     }
 
     /// As [`io::Read::read`] on the socket.
     #[inline(never)]
     pub(in crate::zookeeper::net) fn read(&mut self, socket: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
         // What could not be sent when it was written.
-        match self.flush(socket) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-            _ => {}
-        }
+        self.flush(socket)?;
         let mut reads = 0..READS;
         loop {
             match self.connection.reader().read(bytes) {
@@ -108,16 +92,24 @@ impl Stream {
     /// taken, which is no later than they leave. Nothing is taken before the bytes of the last call have all left.
     #[inline(never)]
     pub(in crate::zookeeper::net) fn write(&mut self, socket: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.flush(socket).and_then(|()| self.connection.writer().write(bytes));
-        let count = match written {
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-            Err(error) => return Err(self.last_words(socket, error)),
+        let error = match self.take_and_flush(socket, bytes) {
+            Err(error) if !is_for_later(&error) => error,
+            written => return written,
         };
-        match self.flush(socket) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(self.last_words(socket, error)),
-            _ => Ok(count),
+        // A server that has closed the connection may have said before why.
+        match self.take_in(socket) {
+            Err(said) if self.trouble.is_some() => Err(said),
+            _ => Err(error),
         }
+    }
+
+    fn take_and_flush(&mut self, socket: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+        if !self.flush(socket)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let count = self.connection.writer().write(bytes)?;
+        self.flush(socket)?;
+        Ok(count)
     }
 
     pub(in crate::zookeeper::net) fn has_unsent(&self) -> bool {
@@ -136,7 +128,7 @@ impl Stream {
 
     /// The server has asked for a certificate, and we have none.
     pub(in crate::zookeeper::net) fn lacks_certificate(&self) -> bool {
-        self.was_asked && self.tls.own.is_none()
+        self.seen.was_asked && self.seen.tls.own.is_none()
     }
 
     pub(in crate::zookeeper::net) fn encryption(&self) -> Encryption {
@@ -149,54 +141,29 @@ impl Stream {
         version.replace("TLSv1_", "TLSv1.")
     }
 
-    fn flush(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+    /// Sends what can be without waiting. Returns whether that is all.
+    fn flush(&mut self, mut socket: &TcpStream) -> io::Result<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut socket) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_for_later(&error) => return Ok(false),
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 written => drop(written?),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Reads from the socket once. Returns how many bytes came.
     fn take_in(&mut self, mut socket: &TcpStream) -> io::Result<usize> {
-        let count = loop {
-            match self.connection.read_tls(&mut socket) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => break read?,
-            }
-        };
+        let count = self.connection.read_tls(&mut socket)?;
         let processed = self.connection.process_new_packets();
-        self.was_asked |= self.shows.was_asked();
+        self.seen.was_asked |= self.shows.was_asked();
+        // If it has failed, the server is to know as well.
+        let flushed = self.flush(socket);
         if let Err(error) = processed {
-            // The server is to know as well.
-            let _ = self.flush(socket);
-            let own = self.shows.own.as_ref().and_then(|own| not_after(own.cert.first()?));
-            let seen =
-                FailedHandshake { was_asked: self.was_asked, tls: &self.tls, host: &self.host, own_not_after: own };
-            let trouble = TlsTrouble::of(&error, &seen);
-            let told = io::Error::new(io::ErrorKind::InvalidData, trouble.to_string());
-            self.trouble = Some(trouble);
-            return Err(told);
+            let trouble = self.trouble.insert(TlsTrouble::of(&error, &self.seen));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, trouble.to_string()));
         }
-        match self.flush(socket) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            _ => Ok(count),
-        }
+        flushed.map(|_| count)
     }
-
-    /// A server that has closed the connection may have said before why.
-    fn last_words(&mut self, socket: &TcpStream, error: io::Error) -> io::Error {
-        match self.take_in(socket) {
-            Err(said) if self.trouble.is_some() => said,
-            _ => error,
-        }
-    }
-}
-
-fn is_end(error: &io::Error) -> bool {
-    use io::ErrorKind as E;
-    matches!(error.kind(), E::UnexpectedEof | E::ConnectionReset | E::BrokenPipe)
 }

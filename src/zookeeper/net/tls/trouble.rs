@@ -4,7 +4,7 @@ use std::fmt;
 
 use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose};
 
-use super::files::shown;
+use super::files::{own_not_after, shown};
 use crate::rules::rfc3339::rfc3339;
 use crate::rules::text::printable;
 use crate::system::clock;
@@ -35,18 +35,17 @@ impl fmt::Display for TlsTrouble {
     }
 }
 
-/// What is known of a connection that has failed.
-pub(super) struct FailedHandshake<'a> {
+/// What is known of a connection, if it fails.
+pub(super) struct Seen {
     /// The server has asked for a certificate of ours.
     pub(super) was_asked: bool,
-    pub(super) tls: &'a Tls,
-    pub(super) host: &'a str,
-    /// When our own certificate expires, in seconds since the Unix epoch.
-    pub(super) own_not_after: Option<i64>,
+    pub(super) tls: Tls,
+    /// The server's name, as the user wrote it.
+    pub(super) host: String,
 }
 
 impl TlsTrouble {
-    pub(super) fn of(error: &Error, seen: &FailedHandshake<'_>) -> Self {
+    pub(super) fn of(error: &Error, seen: &Seen) -> Self {
         match error {
             Error::InvalidCertificate(
                 why @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
@@ -68,7 +67,7 @@ impl TlsTrouble {
 }
 
 /// Why the server's certificate is not accepted.
-fn of_certificate(why: &CertificateError, seen: &FailedHandshake<'_>) -> String {
+fn of_certificate(why: &CertificateError, seen: &Seen) -> String {
     use CertificateError as C;
     let on = |time: rustls::pki_types::UnixTime| day(i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
     match why {
@@ -93,11 +92,9 @@ fn of_certificate(why: &CertificateError, seen: &FailedHandshake<'_>) -> String 
             }
         }
         C::NotValidForName => format!("its certificate is not for {}", seen.host),
-        C::InvalidPurpose => "its certificate is not for servers (extendedKeyUsage)".to_owned(),
-        C::InvalidPurposeContext { required, .. } => match required {
-            ExtendedKeyPurpose::ServerAuth => "its certificate is not for servers (extendedKeyUsage)".to_owned(),
-            _ => format!("its certificate cannot be accepted: {why}"),
-        },
+        C::InvalidPurpose | C::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, .. } => {
+            "its certificate is not for servers (extendedKeyUsage)".to_owned()
+        }
         why => match why.to_string() {
             text if text.contains("UnsupportedCertVersion") => {
                 "its certificate is of version 1 of X.509: it takes one of version 3, with a subjectAltName".to_owned()
@@ -134,13 +131,13 @@ fn is_about_certificates(alert: AlertDescription) -> bool {
 }
 
 /// Why the server does not let us in.
-fn of_own(alert: AlertDescription, seen: &FailedHandshake<'_>) -> String {
+fn of_own(alert: AlertDescription, seen: &Seen) -> String {
     let Some(own) = &seen.tls.own else {
         return "it wants a client certificate: use --tls-cert and --tls-key".to_owned();
     };
     let file = shown(&own.certificate);
     let now = i64::try_from(clock::wall_millis() / 1000).unwrap_or(i64::MAX);
-    match seen.own_not_after.filter(|end| *end < now) {
+    match own_not_after(own).filter(|end| *end < now) {
         Some(end) => format!("it refuses the certificate in {file}, which has expired on {}", day(end)),
         None => format!("it refuses the certificate in {file}: {}", name(alert)),
     }
