@@ -146,7 +146,7 @@ impl<'p> Door<'_, 'p> {
             }
             Err(trouble) => trouble,
         };
-        let why = format!("{}: {}", channel.server, trouble.why());
+        let why = format!("{channel}: {}", trouble.why());
         let is_refused = self.logins.is_refused(&trouble);
         if self.identity.is_none() {
             // Each attempt opens another session, and sessions that are left open would add up.

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::servers::{Address, Servers};
-use super::tcp::{TcpChannel, Unconnected};
-use super::tls::TlsTrouble;
+use super::tcp::TcpChannel;
+use super::tls::Unconnected;
 use super::word::{NOT_SERVING, VERSION, answer_to};
 use crate::rules::pace::silence_limit;
 use crate::system::clock;
@@ -17,6 +17,8 @@ const DIAGNOSIS: Duration = Duration::from_secs(1);
 
 /// Why one server was of no use.
 pub(super) enum ServerTrouble {
+    /// The session that was to be resumed is over.
+    SessionOver,
     Unconnected(Unconnected),
     /// `wants_certificate`: it has asked for one, and we have none. `is_closed`: [`Rejected::Closed`](crate::zookeeper::session::channel::Rejected::Closed).
     NoSession {
@@ -29,7 +31,7 @@ pub(super) enum ServerTrouble {
 pub(super) fn not_let_in(troubles: &[(SocketAddr, ServerTrouble)]) -> Option<String> {
     let may_do = |trouble: &ServerTrouble| matches!(trouble, ServerTrouble::NoSession { .. });
     let refused = |(server, trouble): &(SocketAddr, ServerTrouble)| match trouble {
-        ServerTrouble::Unconnected(Unconnected::Tls(TlsTrouble::Refused(why))) => Some(format!("{server}: {why}")),
+        ServerTrouble::Unconnected(Unconnected::Refused(why)) => Some(format!("{server}: {why}")),
         _ => None,
     };
     troubles.iter().find_map(refused).filter(|_| !troubles.iter().any(|(_, trouble)| may_do(trouble)))
@@ -50,13 +52,12 @@ impl Round<'_, '_> {
     /// time, so that the same reason is not told again.
     pub(super) async fn tell(&self, troubles: &[(SocketAddr, ServerTrouble)]) -> String {
         let trouble = |server| troubles.iter().find(|(troubled, _)| *troubled == server).map(|(_, trouble)| trouble);
-        let has_failed = |server| matches!(trouble(server), Some(ServerTrouble::Unconnected(Unconnected::Tls(_))));
+        let is_tls = |why: &Unconnected| !matches!(why, Unconnected::Io(_));
+        let has_failed = |server| matches!(trouble(server), Some(ServerTrouble::Unconnected(why)) if is_tls(why));
         let address = self.known.iter().find(|address| has_failed(address.socket)).unwrap_or(&self.known[0]);
         let server = address.socket;
         match trouble(server) {
-            Some(ServerTrouble::Unconnected(Unconnected::Tls(TlsTrouble::Closed)))
-                if self.may_ask && self.is_plain(*address).await =>
-            {
+            Some(ServerTrouble::Unconnected(Unconnected::Closed)) if self.may_ask && self.is_plain(*address).await => {
                 format!("{server} speaks ZooKeeper without TLS: name its secureClientPort, or connect without TLS")
             }
             Some(ServerTrouble::Unconnected(why)) => format!("{server}: {why}"),

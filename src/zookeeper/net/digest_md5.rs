@@ -42,14 +42,13 @@ impl Response {
         let realm = value("realm");
         let is_utf8 = value("charset").is_some_and(|charset| charset.eq_ignore_ascii_case(b"utf-8"));
 
-        let secret = joined(&[&hashed(user), realm.map(latin).unwrap_or_default().as_slice(), &hashed(password)]);
-        let session = joined(&[&*md5::compute(secret), theirs, nonce.as_bytes()]);
-        let session = hex(&session);
+        let secret = [hashed(user), realm.map(latin).unwrap_or_default(), hashed(password)].join(&b':');
+        let session = hex(&[&*md5::compute(secret), theirs, nonce.as_bytes()].join(&b':'));
         let proof = |of: &str| {
             let of = hex(format!("{of}:{uri}").as_bytes());
             let parts: [&[u8]; 6] =
                 [session.as_bytes(), theirs, NONCE_COUNT.as_bytes(), nonce.as_bytes(), QOP.as_bytes(), of.as_bytes()];
-            hex(&joined(&parts))
+            hex(&parts.join(&b':'))
         };
 
         let mut token = if is_utf8 { b"charset=utf-8,".to_vec() } else { vec![] };
@@ -74,11 +73,6 @@ impl Response {
             name.eq_ignore_ascii_case("rspauth") && value.eq_ignore_ascii_case(self.confirmation.as_bytes())
         })
     }
-}
-
-/// With colons between them.
-fn joined(parts: &[&[u8]]) -> Vec<u8> {
-    parts.join(&b':')
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -138,21 +132,14 @@ fn split_at(list: &[u8], is_it: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
 }
 
 /// The value of a quoted string whose first quotation mark was read, and what is behind it.
-fn unquoted(mut list: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let mut value = vec![];
+fn unquoted(list: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let (mut value, mut bytes) = (vec![], list.iter());
     loop {
-        list = match list {
-            [b'"', rest @ ..] => return Some((value, rest)),
-            [b'\\', escaped, rest @ ..] => {
-                value.push(*escaped);
-                rest
-            }
-            [byte, rest @ ..] => {
-                value.push(*byte);
-                rest
-            }
-            [] => return None,
-        };
+        match bytes.next()? {
+            b'"' => return Some((value, bytes.as_slice())),
+            b'\\' => value.push(*bytes.next()?),
+            byte => value.push(*byte),
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! key distribution centers, for as long as it takes. So a [`Client`] is for a process of its own, which ends after the
 //! login: what the library has allocated goes with it.
 
+#![expect(unsafe_code, reason = "the library is written in C")]
+
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::slice;
@@ -77,7 +79,6 @@ const UNREACHABLE: [u32; 4] = [
 /// In what a server offers and we choose: nothing is signed or encrypted after the login.
 const NO_LAYER: u8 = 1;
 
-#[expect(unsafe_code, reason = "the library is written in C")]
 #[link(name = "gssapi_krb5")]
 unsafe extern "C" {
     fn gss_import_name(minor: *mut u32, text: *const Buffer, kind: *const Oid, name: *mut *mut c_void) -> u32;
@@ -133,7 +134,6 @@ impl Client {
         };
         let mut minor = 0;
         let mut name = null_mut();
-        #[expect(unsafe_code, reason = "a call of the library")]
         // SAFETY: it reads text and kind, which live on, and writes to the other two.
         let major = unsafe { gss_import_name(&raw mut minor, &given(text.as_bytes()), &oid(kind), &raw mut name) };
         check(major, minor)?;
@@ -151,7 +151,6 @@ impl Client {
 
     fn establish(&mut self, token: &[u8]) -> Result<Vec<u8>, GssapiFailure> {
         let (mut minor, mut flags, mut answer) = (0, 0, given(&[]));
-        #[expect(unsafe_code, reason = "a call of the library")]
         // SAFETY: name and context are the library's, and it takes null for each of what is not given. It reads token
         // and mechanism, which live on, and writes to the others.
         let major = unsafe {
@@ -181,7 +180,6 @@ impl Client {
 
     fn choose_layer(&self, token: &[u8]) -> Result<Vec<u8>, GssapiFailure> {
         let (mut minor, mut plain) = (0, given(&[]));
-        #[expect(unsafe_code, reason = "a call of the library")]
         // SAFETY: the context is established. It reads token, which lives on, and takes null for what is not asked for.
         let major =
             unsafe { gss_unwrap(&raw mut minor, self.context, &given(token), &raw mut plain, null_mut(), null_mut()) };
@@ -192,7 +190,6 @@ impl Client {
         let (mut minor, mut wrapped) = (0, given(&[]));
         // With no other identity than that of the ticket.
         let choice = [NO_LAYER, 0, 0, 0];
-        #[expect(unsafe_code, reason = "a call of the library")]
         // SAFETY: as above.
         let major =
             unsafe { gss_wrap(&raw mut minor, self.context, 0, 0, &given(&choice), null_mut(), &raw mut wrapped) };
@@ -215,7 +212,6 @@ fn taken(buffer: &Buffer) -> Vec<u8> {
     if buffer.value.is_null() || buffer.length == 0 {
         return vec![];
     }
-    #[expect(unsafe_code, reason = "the library tells pointer and length")]
     // SAFETY: it has allocated so many bytes there, and nothing frees them.
     unsafe { slice::from_raw_parts(buffer.value.cast(), buffer.length) }.to_vec()
 }
@@ -233,7 +229,6 @@ fn check(major: u32, minor: u32) -> Result<(), GssapiFailure> {
 
 fn explained(status: u32, kind: c_int) -> String {
     let (mut minor, mut more, mut text) = (0, 0, given(&[]));
-    #[expect(unsafe_code, reason = "a call of the library")]
     // SAFETY: it reads the mechanism, which lives on, and writes to the others.
     let major =
         unsafe { gss_display_status(&raw mut minor, status, kind, &oid(KERBEROS), &raw mut more, &raw mut text) };

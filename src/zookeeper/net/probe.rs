@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::connect::TcpSession;
 use super::sasl::{Line, LoginTrouble};
 use super::servers::{Address, Servers};
-use super::tcp::{TcpChannel, Unconnected};
-use super::tls::{Encryption, TlsTrouble};
+use super::tcp::TcpChannel;
+use super::tls::{Encryption, Unconnected};
 use super::word::answer_to;
 use crate::system::futures::{all, or};
 use crate::system::reactor::Reactor;
@@ -60,21 +60,15 @@ pub enum NoProbe {
 }
 
 impl From<Unconnected> for NoProbe {
-    fn from(error: Unconnected) -> Self {
-        match error {
-            Unconnected::Tls(trouble) => Self::Failed(cure(&trouble), trouble.to_string()),
-            error => Self::Failed(Cure::Server, error.to_string()),
-        }
-    }
-}
-
-const fn cure(trouble: &TlsTrouble) -> Cure {
-    match trouble {
-        TlsTrouble::Closed => Cure::NoTls,
-        TlsTrouble::Refused(_) => Cure::Certificate,
-        TlsTrouble::OtherName(_) => Cure::Name,
-        TlsTrouble::Untrusted(_) => Cure::Trust,
-        TlsTrouble::Failed(_) => Cure::Server,
+    fn from(trouble: Unconnected) -> Self {
+        let cure = match &trouble {
+            Unconnected::Closed => Cure::NoTls,
+            Unconnected::Refused(_) => Cure::Certificate,
+            Unconnected::OtherName(_) => Cure::Name,
+            Unconnected::Untrusted(_) => Cure::Trust,
+            Unconnected::Io(_) | Unconnected::Failed(_) => Cure::Server,
+        };
+        Self::Failed(cure, trouble.to_string())
     }
 }
 
@@ -146,12 +140,7 @@ impl<'p> Probes<'p> {
 
 /// Until the server has opened the session that it was asked for, or has refused it.
 async fn granted(attempt: &mut Attempt, channel: &TcpChannel<'_>) -> Result<Granted, Rejected> {
-    poll_fn(|_| match shake_hands(attempt, channel, false) {
-        Ok(None) => Poll::Pending,
-        Ok(Some(granted)) => Poll::Ready(Ok(granted)),
-        Err(rejected) => Poll::Ready(Err(rejected)),
-    })
-    .await
+    poll_fn(|_| shake_hands(attempt, channel, false).transpose().map_or(Poll::Pending, Poll::Ready)).await
 }
 
 /// Until the session is closed, or the connection is lost. The session may have been asked to close before.
@@ -163,7 +152,7 @@ async fn close(session: &TcpSession<'_>) {
 /// The session that the server has opened, after the login by SASL, if we do that.
 async fn entered(channel: &TcpChannel<'_>, attempt: &mut Attempt, login: &Login) -> Result<Granted, NoProbe> {
     let granted = granted(attempt, channel).await.map_err(|why| match channel.tls_trouble() {
-        Some(trouble) => Unconnected::Tls(trouble).into(),
+        Some(trouble) => trouble.into(),
         None if why == Rejected::Closed => NoProbe::Closed,
         None => NoProbe::NoSession,
     })?;

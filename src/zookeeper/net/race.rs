@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::diagnosis::ServerTrouble;
 use super::servers::{Address, Servers};
-use super::tcp::{TcpChannel, Unconnected};
+use super::tcp::TcpChannel;
 use crate::rules::instant::Instant;
 use crate::rules::pace::silence_limit;
 use crate::system::clock;
@@ -24,12 +24,6 @@ const NEXT: Duration = Duration::from_millis(300);
 pub(super) enum Lost {
     SessionOver,
     Troubles(Vec<(SocketAddr, ServerTrouble)>),
-}
-
-/// Why a server that is being tried is not tried any longer.
-enum Out {
-    SessionOver,
-    Trouble(ServerTrouble),
 }
 
 /// Tries these servers, at random, until one of them opens a session or goes on with that of `identity`.
@@ -59,9 +53,9 @@ pub(super) async fn race<'p>(
                             mem::take(&mut tried).into_iter().chain(round).filter_map(Try::lose).collect();
                         return Poll::Ready(Ok((one.channel, granted)));
                     }
-                    Err(Out::SessionOver) => return Poll::Ready(Err(Lost::SessionOver)),
-                    Err(Out::Trouble(trouble)) => {
-                        troubles.push((one.channel.server, trouble));
+                    Err(ServerTrouble::SessionOver) => return Poll::Ready(Err(Lost::SessionOver)),
+                    Err(trouble) => {
+                        troubles.push((one.channel.address.socket, trouble));
                         // Where only one server is asked at a time, another may be asked now.
                         reactor.take_another_turn();
                     }
@@ -128,9 +122,9 @@ impl<'p> Try<'p> {
 
     /// Does what can be done without waiting. An error after it was asked means that it was there, but is no server
     /// that wants us.
-    fn go_on(&mut self, may_ask: bool, reactor: &Reactor) -> Result<Option<Granted>, Out> {
+    fn go_on(&mut self, may_ask: bool, reactor: &Reactor) -> Result<Option<Granted>, ServerTrouble> {
         if !self.is_connected {
-            self.is_connected = self.channel.connect_on().map_err(unconnected)?;
+            self.is_connected = self.channel.connect_on().map_err(ServerTrouble::Unconnected)?;
         }
         if self.is_connected && !self.has_asked {
             if !may_ask {
@@ -147,25 +141,21 @@ impl<'p> Try<'p> {
         if clock::now() >= self.until {
             return Err(match self.channel.is_accepted() {
                 true => self.rejected(Rejected::NoSession),
-                false => unconnected(io::Error::other("connection timed out").into()),
+                false => ServerTrouble::Unconnected(io::Error::other("connection timed out").into()),
             });
         }
         reactor.wake_at(self.until);
         Ok(None)
     }
 
-    fn rejected(&self, why: Rejected) -> Out {
+    fn rejected(&self, why: Rejected) -> ServerTrouble {
         match (why, self.channel.tls_trouble()) {
-            (Rejected::SessionOver, _) => Out::SessionOver,
-            (_, Some(trouble)) => unconnected(Unconnected::Tls(trouble)),
-            (why, None) => Out::Trouble(ServerTrouble::NoSession {
+            (Rejected::SessionOver, _) => ServerTrouble::SessionOver,
+            (_, Some(trouble)) => ServerTrouble::Unconnected(trouble),
+            (why, None) => ServerTrouble::NoSession {
                 wants_certificate: self.channel.lacks_certificate(),
                 is_closed: why == Rejected::Closed,
-            }),
+            },
         }
     }
-}
-
-fn unconnected(why: Unconnected) -> Out {
-    Out::Trouble(ServerTrouble::Unconnected(why))
 }

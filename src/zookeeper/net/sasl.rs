@@ -92,9 +92,7 @@ impl<'c, 'p> Line<'c, 'p> {
     async fn digest_md5(&mut self, user: &str, password: &str) -> Result<(), LoginTrouble> {
         let refused = |why: &str| Err(LoginTrouble::Refused(why.to_owned()));
         let challenge = match self.ask(b"").await? {
-            Ok(challenge) if challenge.is_empty() => {
-                return refused(NO_SASL);
-            }
+            Ok(challenge) if challenge.is_empty() => return refused(NO_SASL),
             Ok(challenge) => challenge,
             Err(code) => return refused(&format!("it refuses a login by DIGEST-MD5 ({code})")),
         };
@@ -118,12 +116,7 @@ impl<'c, 'p> Line<'c, 'p> {
             return Err(LoginTrouble::Refused("the login is too long".to_owned()));
         }
         self.until = self.channel.now() + self.patience;
-        poll_fn(|_| match self.go_on() {
-            Ok(None) => Poll::Pending,
-            Ok(Some(answer)) => Poll::Ready(Ok(answer)),
-            Err(trouble) => Poll::Ready(Err(trouble)),
-        })
-        .await
+        poll_fn(|_| self.go_on().transpose().map_or(Poll::Pending, Poll::Ready)).await
     }
 
     /// Sends and reads what can be without waiting.
@@ -161,11 +154,7 @@ impl<'c, 'p> Line<'c, 'p> {
         // Never too long.
         let _ = self.connection.request(&Request::Close, (), self.channel.now());
         self.until = self.channel.now() + LAST_ANSWER;
-        poll_fn(|_| match self.go_on() {
-            Ok(None) => Poll::Pending,
-            Ok(Some(_)) | Err(_) => Poll::Ready(()),
-        })
-        .await;
+        let _ = poll_fn(|_| self.go_on().transpose().map_or(Poll::Pending, Poll::Ready)).await;
     }
 }
 

@@ -13,23 +13,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 
 use super::servers::{Address, Servers};
-use super::tls::{Encryption, Stream, TlsTrouble};
+use super::tls::{Encryption, Stream, Unconnected};
 use crate::rules::instant::Instant;
 use crate::system::clock;
-use crate::system::files::brief;
 use crate::system::reactor::Reactor;
-#[cfg(feature = "gssapi")]
-use crate::zookeeper::net::address::HostPort;
 use crate::zookeeper::session::channel::Channel;
 
 #[derive(Debug)]
 pub struct TcpChannel<'p> {
     servers: &'p Servers<'p>,
     pub(super) reactor: &'p Reactor,
-    pub(super) server: SocketAddr,
-    /// What the user calls it.
-    #[cfg(feature = "gssapi")]
-    pub(super) called: &'p HostPort,
+    pub(super) address: Address<'p>,
     pub(super) socket: TcpStream,
     is_connected: Cell<bool>,
     /// `None`: it is not encrypted.
@@ -39,28 +33,6 @@ pub struct TcpChannel<'p> {
     pub(super) losers: Vec<TcpStream>,
 }
 
-/// Why a server could not be connected to.
-#[derive(Debug)]
-pub(super) enum Unconnected {
-    Io(io::Error),
-    Tls(TlsTrouble),
-}
-
-impl From<io::Error> for Unconnected {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl fmt::Display for Unconnected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => f.write_str(&brief(error)),
-            Self::Tls(trouble) => trouble.fmt(f),
-        }
-    }
-}
-
 impl<'p> TcpChannel<'p> {
     pub(super) fn begin(
         servers: &'p Servers<'p>,
@@ -68,7 +40,7 @@ impl<'p> TcpChannel<'p> {
         address: Address<'p>,
     ) -> Result<Self, Unconnected> {
         let tls = servers.security.as_ref().map(|security| security.begin(address.server)).transpose();
-        let tls = tls.map_err(Unconnected::Tls)?.map(RefCell::new).map(Box::new);
+        let tls = tls?.map(RefCell::new).map(Box::new);
         Ok(Self { tls, ..Self::begin_plain(servers, reactor, address)? })
     }
 
@@ -81,9 +53,7 @@ impl<'p> TcpChannel<'p> {
         Ok(Self {
             servers,
             reactor,
-            server: address.socket,
-            #[cfg(feature = "gssapi")]
-            called: address.server,
+            address,
             socket: begin_to_connect(address.socket)?,
             is_connected: Cell::new(false),
             tls: None,
@@ -108,7 +78,7 @@ impl<'p> TcpChannel<'p> {
             self.is_connected.set(true);
         }
         let Some(tls) = &self.tls else { return Ok(true) };
-        let is_done = tls.borrow_mut().shake_hands(&self.socket).map_err(Unconnected::Tls)?;
+        let is_done = tls.borrow_mut().shake_hands(&self.socket)?;
         if !is_done {
             self.wake_on_bytes(false);
         }
@@ -117,12 +87,8 @@ impl<'p> TcpChannel<'p> {
 
     /// Goes on with connecting until that is done.
     pub(super) async fn connected(&self) -> Result<(), Unconnected> {
-        poll_fn(|_| match self.connect_on() {
-            Ok(false) => Poll::Pending,
-            Ok(true) => Poll::Ready(Ok(())),
-            Err(error) => Poll::Ready(Err(error)),
-        })
-        .await
+        let step = || self.connect_on().map(|is_done| is_done.then_some(())).transpose();
+        poll_fn(|_| step().map_or(Poll::Pending, Poll::Ready)).await
     }
 
     pub(super) fn is_accepted(&self) -> bool {
@@ -130,7 +96,7 @@ impl<'p> TcpChannel<'p> {
     }
 
     /// Why the connection has failed, if that is because of TLS.
-    pub(super) fn tls_trouble(&self) -> Option<TlsTrouble> {
+    pub(super) fn tls_trouble(&self) -> Option<Unconnected> {
         self.tls.as_ref()?.borrow().trouble()
     }
 
@@ -147,7 +113,7 @@ impl<'p> TcpChannel<'p> {
 
 impl fmt::Display for TcpChannel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.server.fmt(f)
+        self.address.socket.fmt(f)
     }
 }
 
@@ -199,7 +165,7 @@ impl Channel for TcpChannel<'_> {
     }
 
     fn distrust(&self) {
-        self.servers.distrusted.set(Some(self.server));
+        self.servers.distrusted.set(Some(self.address.socket));
     }
 }
 

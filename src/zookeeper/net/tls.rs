@@ -26,7 +26,7 @@ use self::files::Stamp;
 use super::address::HostPort;
 
 pub(super) use stream::Stream;
-pub(super) use trouble::TlsTrouble;
+pub(super) use trouble::Unconnected;
 
 /// How many sessions of TLS are kept, eight for each server: reconnecting costs no full handshake then.
 const SESSIONS: usize = 64;
@@ -117,17 +117,17 @@ impl<'p> Security<'p> {
     /// sessions of TLS.
     // The frames of what it calls are large, and those who use no TLS are not to have them on their stack.
     #[inline(never)]
-    pub(super) fn begin(&self, server: &HostPort) -> Result<Stream, TlsTrouble> {
+    pub(super) fn begin(&self, server: &HostPort) -> Result<Stream, Unconnected> {
         let is_current = self.loaded.borrow().is_some() && !self.is_outdated();
         match if is_current { Ok(None) } else { self.read() } {
             Ok(_) => {}
             // They may be in the middle of being replaced. What they were goes on to be good enough.
             Err(unfit) if self.loaded.borrow().is_some() => log::info!("using the earlier certificates: {}", unfit.why),
-            Err(unfit) => return Err(TlsTrouble::Failed(unfit.why)),
+            Err(unfit) => return Err(Unconnected::Failed(unfit.why)),
         }
         let loaded = self.loaded.borrow();
         let Loaded { config, shows, .. } = loaded.as_ref().expect("it was just read");
-        let failed = |why: &str| TlsTrouble::Failed(why.to_owned());
+        let failed = |why: &str| Unconnected::Failed(why.to_owned());
         let name = server.name_in_certificate().ok_or_else(|| failed("its name can be in no certificate"))?;
         let connection = ClientConnection::new(Arc::clone(config), name).map_err(|why| failed(&why.to_string()))?;
         Ok(Stream::new(connection, Arc::clone(shows), self.tls.clone(), server.host.clone()))

@@ -43,7 +43,7 @@ fn begin(service: &str, host: &str) -> Result<Lookup, LoginTrouble> {
 impl Line<'_, '_> {
     pub(super) async fn gssapi(&mut self, service: &str) -> Result<(), LoginTrouble> {
         let refused = |why: String| Err(LoginTrouble::Refused(why));
-        let talk = begin(service, &self.channel.called.host)?;
+        let talk = begin(service, &self.channel.address.server.host)?;
         let mut said = vec![];
         for number in 0..TOKENS {
             let (token, is_last) = self.token(&talk, &said).await?;

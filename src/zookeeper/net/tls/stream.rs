@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::{ClientConnection, HandshakeKind};
 
 use super::certificate::not_after;
-use super::trouble::{Seen, TlsTrouble};
+use super::trouble::{Seen, Unconnected};
 use super::{Encryption, Shows, Tls};
 use crate::system::files::brief;
 use crate::zookeeper::session::channel::{is_end, is_for_later};
@@ -22,7 +22,7 @@ pub(in crate::zookeeper::net) struct Stream {
     connection: Box<ClientConnection>,
     shows: Arc<Shows>,
     seen: Seen,
-    trouble: Option<TlsTrouble>,
+    trouble: Option<Unconnected>,
 }
 
 impl fmt::Debug for Stream {
@@ -38,14 +38,14 @@ impl Stream {
 
     /// Goes on with the handshake. Returns whether it is over.
     #[inline(never)]
-    pub(in crate::zookeeper::net) fn shake_hands(&mut self, socket: &TcpStream) -> Result<bool, TlsTrouble> {
+    pub(in crate::zookeeper::net) fn shake_hands(&mut self, socket: &TcpStream) -> Result<bool, Unconnected> {
         match self.handshake(socket) {
             Ok(is_over) => Ok(is_over),
             Err(error) if is_for_later(&error) => Ok(false),
             Err(error) => Err(match self.trouble.take() {
                 Some(trouble) => trouble,
-                None if is_end(&error) => TlsTrouble::Closed,
-                None => TlsTrouble::Failed(format!("{} in the TLS handshake", brief(&error))),
+                None if is_end(&error) => Unconnected::Closed,
+                None => Unconnected::Failed(format!("{} in the TLS handshake", brief(&error))),
             }),
         }
     }
@@ -122,7 +122,7 @@ impl Stream {
     }
 
     /// Why the connection has failed, if that is because of TLS.
-    pub(in crate::zookeeper::net) fn trouble(&self) -> Option<TlsTrouble> {
+    pub(in crate::zookeeper::net) fn trouble(&self) -> Option<Unconnected> {
         self.trouble.clone()
     }
 
@@ -161,7 +161,7 @@ impl Stream {
         // If it has failed, the server is to know as well.
         let flushed = self.flush(socket);
         if let Err(error) = processed {
-            let trouble = self.trouble.insert(TlsTrouble::of(&error, &self.seen));
+            let trouble = self.trouble.insert(Unconnected::of(&error, &self.seen));
             return Err(io::Error::new(io::ErrorKind::InvalidData, trouble.to_string()));
         }
         flushed.map(|_| count)

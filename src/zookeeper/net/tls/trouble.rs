@@ -1,6 +1,6 @@
 //! Why there is no encrypted connection, in words.
 
-use std::fmt;
+use std::{fmt, io};
 
 use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose};
 
@@ -8,11 +8,13 @@ use super::files::{own_not_after, shown};
 use crate::rules::rfc3339::rfc3339;
 use crate::rules::text::printable;
 use crate::system::clock;
+use crate::system::files::brief;
 use crate::zookeeper::net::tls::Tls;
 
-/// Why there is no encrypted connection.
+/// Why a server could not be connected to. All but the first are about TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::zookeeper::net) enum TlsTrouble {
+pub(in crate::zookeeper::net) enum Unconnected {
+    Io(String),
     /// The server has closed the connection, or has answered something else, when TLS began.
     Closed,
     /// The server wants a client certificate, or refuses ours.
@@ -24,13 +26,21 @@ pub(in crate::zookeeper::net) enum TlsTrouble {
     Failed(String),
 }
 
-impl fmt::Display for TlsTrouble {
+impl From<io::Error> for Unconnected {
+    fn from(error: io::Error) -> Self {
+        Self::Io(brief(&error))
+    }
+}
+
+impl fmt::Display for Unconnected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str(
                 "it does not answer with TLS: is this its secureClientPort, or is it full (maxClientCnxns)?",
             ),
-            Self::Refused(why) | Self::OtherName(why) | Self::Untrusted(why) | Self::Failed(why) => f.write_str(why),
+            Self::Io(why) | Self::Refused(why) | Self::OtherName(why) | Self::Untrusted(why) | Self::Failed(why) => {
+                f.write_str(why)
+            }
         }
     }
 }
@@ -44,7 +54,7 @@ pub(super) struct Seen {
     pub(super) host: String,
 }
 
-impl TlsTrouble {
+impl Unconnected {
     pub(super) fn of(error: &Error, seen: &Seen) -> Self {
         match error {
             Error::InvalidCertificate(
