@@ -27,8 +27,7 @@ use crate::system::reactor::Reactor;
 use crate::system::terminal::say;
 use crate::system::writer;
 use crate::zookeeper::net::connect::TcpSession;
-use crate::zookeeper::session::{Failure, Session as _};
-use crate::zookeeper::wire::reply::Stat;
+use crate::zookeeper::session::{Failure, NodeStat, Session as _};
 
 /// What has become of a contender.
 enum Fate {
@@ -247,7 +246,7 @@ async fn is_same(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result
 }
 
 /// Whether a node of the same name was created later than the one that was seen.
-fn is_anothers(stat: Stat, target: &Entry) -> bool {
+fn is_anothers(stat: NodeStat, target: &Entry) -> bool {
     target.token.is_some_and(|token| token != stat.czxid)
 }
 
@@ -270,7 +269,7 @@ async fn ask(
         }
         let asked = Revocation { seen_holding: Some(target.holds), by: Some(by.to_owned()) };
         let data = match target.client {
-            Some("zklock") => asked.add_to(&data, stat.ctime, stat.mtime),
+            Some("zklock") => asked.add_to(&data, stat.created, stat.written),
             Some("curator") => Some(CURATOR_MARKER.to_vec()),
             _ => None,
         };

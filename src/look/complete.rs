@@ -76,7 +76,7 @@ async fn search(
     };
     while let Some((path, (stat, names))) = window.next(&mut ask).await {
         let is_ephemeral = match stat {
-            Ok((stat, _)) => stat.is_none_or(|stat| stat.ephemeral_owner != 0),
+            Ok((stat, _)) => stat.is_none_or(|stat| stat.owner != 0),
             // Newer servers tell nothing of a node to those who may not read it. It may be one that they may lock.
             Err(Failure::Denied) => false,
             Err(failure) => return Err(failure.into()),

@@ -92,7 +92,7 @@ async fn search(
     };
     while let Some(((path, may_contend), reply)) = window.next(|| ahead.pop().map(ask)).await {
         let names = match reply {
-            Ok((_, stat)) if may_contend && stat.ephemeral_owner != 0 => continue,
+            Ok((_, stat)) if may_contend && stat.owner != 0 => continue,
             Ok((names, _)) => names,
             Err(Failure::NoNode) => {
                 if path == list.root {

@@ -12,8 +12,7 @@ use crate::rules::last_run::{self, LastRun};
 use crate::rules::lock_path::LockPath;
 use crate::rules::queue::Contender;
 use crate::zookeeper::net::connect::TcpSession;
-use crate::zookeeper::session::{Failure, Watch};
-use crate::zookeeper::wire::reply::Stat;
+use crate::zookeeper::session::{Failure, NodeStat, Watch};
 
 /// What is known of the lock of this path, and the watches that say when it is out of date.
 pub(super) struct LockView<'a> {
@@ -71,7 +70,7 @@ impl<'a> LockView<'a> {
         let record = last_run::path(self.lock.as_str());
         let (last, watch) = loop {
             match session.look(&record, self.is_watched).await {
-                Ok((data, stat, watch)) => break (LastRun::from_bytes(&data, stat.mtime), watch),
+                Ok((data, stat, watch)) => break (LastRun::from_bytes(&data, stat.written), watch),
                 Err(Failure::NoNode) if !self.is_watched => break (None, None),
                 Err(why @ (Failure::NoNode | Failure::Denied)) => {
                     let (stat, watch) = match session.exists(&record, self.is_watched).await {
@@ -154,12 +153,12 @@ pub(super) async fn until_changed(views: &mut [LockView<'_>]) {
     .await;
 }
 
-pub(super) fn seen(stat: &Stat, card: Card) -> SeenNode {
+pub(super) fn seen(stat: &NodeStat, card: Card) -> SeenNode {
     SeenNode {
-        session: Some(stat.ephemeral_owner),
+        session: Some(stat.owner),
         token: Some(stat.czxid),
-        created: Some(stat.ctime),
-        written: Some(stat.mtime),
+        created: Some(stat.created),
+        written: Some(stat.written),
         card,
     }
 }

@@ -25,7 +25,13 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn stat(&self) -> NodeStat {
-        NodeStat { czxid: self.czxid, owner: self.owner, created: self.created, written: self.written }
+        NodeStat {
+            czxid: self.czxid,
+            owner: self.owner,
+            created: self.created,
+            written: self.written,
+            ..NodeStat::default()
+        }
     }
 }
 

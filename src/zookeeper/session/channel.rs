@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io;
 
 use crate::rules::instant::Instant;
-use crate::zookeeper::wire::error::NoSession;
+use crate::zookeeper::wire::error::Broken;
 use crate::zookeeper::wire::handshake::{Attempt, Granted};
 
 /// A stream of bytes to a server and back, with a clock, and a way to be polled again. `Display` names the server.
@@ -61,7 +61,7 @@ pub fn shake_hands(attempt: &mut Attempt, channel: &impl Channel, resumes: bool)
             Ok(count) => match attempt.receive(&bytes[..count]) {
                 Ok(None) => {}
                 Ok(granted) => return Ok(granted),
-                Err(NoSession::Expired | NoSession::Another(_)) if resumes => return Err(Rejected::SessionOver),
+                Err(Broken::Expired | Broken::Another(_)) if resumes => return Err(Rejected::SessionOver),
                 Err(why) => {
                     log::info!("{channel}: {why}");
                     return Err(Rejected::NoSession);

@@ -376,14 +376,14 @@ impl<C: Channel> Session for ClientSession<C> {
 
     fn read(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat)> {
         let reply = self.look(path, false);
-        Box::pin(async move { reply.await.map(|(data, stat, _)| (data, stat.into())) })
+        Box::pin(async move { reply.await.map(|(data, stat, _)| (data, stat)) })
     }
 
     fn read_and_watch(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat, Watch)> {
         let reply = self.look(path, true);
         Box::pin(async move {
             let (data, stat, watch) = reply.await?;
-            Ok((data, stat.into(), watch.expect("it was asked for")))
+            Ok((data, stat, watch.expect("it was asked for")))
         })
     }
 

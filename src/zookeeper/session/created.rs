@@ -1,7 +1,7 @@
 //! What a server says that it has created.
 
 use super::failure::unexpected;
-use super::{Created, Failure, NodeStat};
+use super::{Created, Failure};
 use crate::rules::queue::is_numbered;
 use crate::rules::text::printable;
 use crate::zookeeper::wire::reply::Reply;
@@ -10,7 +10,7 @@ use crate::zookeeper::wire::reply::Reply;
 /// reach the environment of the command.
 pub(super) fn read(reply: Reply, prefixes: &[String], numbered: bool) -> Result<Created, Failure> {
     let (paths, stat) = match reply {
-        Reply::Created { path, stat } => (vec![path], stat.map(NodeStat::from)),
+        Reply::Created { path, stat } => (vec![path], stat),
         Reply::Multi(results) => {
             let path = |result| match result {
                 Reply::Created { path, .. } => Ok(path),

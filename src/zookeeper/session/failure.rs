@@ -1,8 +1,8 @@
 //! What the answers of a server mean to those who have asked.
 
-use super::{Failure, NodeStat};
+use super::Failure;
 use crate::zookeeper::wire::error::{Code, RefusedRequest};
-use crate::zookeeper::wire::reply::{self, Reply};
+use crate::zookeeper::wire::reply::Reply;
 
 impl From<Code> for Failure {
     fn from(code: Code) -> Self {
@@ -57,11 +57,5 @@ pub(super) fn unexpected(reply: &Reply) -> Failure {
 impl From<RefusedRequest> for Failure {
     fn from(refused: RefusedRequest) -> Self {
         refused.code().into()
-    }
-}
-
-impl From<reply::Stat> for NodeStat {
-    fn from(stat: reply::Stat) -> Self {
-        Self { czxid: stat.czxid, owner: stat.ephemeral_owner, created: stat.ctime, written: stat.mtime }
     }
 }

@@ -3,15 +3,15 @@
 use super::channel::Channel;
 use super::client::ClientSession;
 use super::watch::Wanted;
-use super::{Expected, Failure, Watch};
-use crate::zookeeper::wire::reply::{Reply, Stat};
+use super::{Expected, Failure, NodeStat, Watch};
+use crate::zookeeper::wire::reply::Reply;
 use crate::zookeeper::wire::request::Request;
 
 /// Like the functions of [`Session`](super::Session), these have queued their request when they return. All of them set a
 /// watch if `watched`; it completes when what was told here is no longer so.
 impl<C: Channel> ClientSession<C> {
     /// The data of a node and all that the server says of it.
-    pub fn look(&self, path: &str, watched: bool) -> Expected<'_, (Vec<u8>, Stat, Option<Watch>)> {
+    pub fn look(&self, path: &str, watched: bool) -> Expected<'_, (Vec<u8>, NodeStat, Option<Watch>)> {
         let (wanted, watch) = watched.then(|| Wanted::on(path, false)).unzip();
         self.ask_for(&Request::GetData { path, watch: watched }, wanted, |reply| match reply {
             Reply::Data { data, stat } => Ok((data, stat, watch)),
@@ -31,7 +31,7 @@ impl<C: Channel> ClientSession<C> {
 
     /// What the server says of a node. Older ones (3.8) say so even to those who may not read it. `Ok(None)`: there is
     /// none.
-    pub fn exists(&self, path: &str, watched: bool) -> Expected<'_, (Option<Stat>, Option<Watch>)> {
+    pub fn exists(&self, path: &str, watched: bool) -> Expected<'_, (Option<NodeStat>, Option<Watch>)> {
         let (wanted, watch) = watched.then(|| Wanted::on(path, true)).unzip();
         let reply = self.ask_for(&Request::Exists { path, watch: watched }, wanted, |reply| match reply {
             Reply::Stat(stat) => Ok(Some(stat)),
@@ -51,7 +51,7 @@ impl<C: Channel> ClientSession<C> {
     }
 
     /// The names of the children of a node, in no order, and what the server says of the node. Without a watch.
-    pub fn names_and_stat(&self, path: &str) -> Expected<'_, (Vec<String>, Stat)> {
+    pub fn names_and_stat(&self, path: &str) -> Expected<'_, (Vec<String>, NodeStat)> {
         self.ask_for(&Request::GetChildren2 { path, watch: false }, None, |reply| match reply {
             Reply::Children { names, stat: Some(stat) } => Ok((names, stat)),
             other => Err(other),

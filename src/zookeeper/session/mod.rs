@@ -19,6 +19,7 @@ use std::time::Duration;
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
+pub use crate::zookeeper::wire::reply::NodeStat;
 
 /// Why a request was not answered as hoped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,19 +69,6 @@ impl Failure {
                 .to_owned(),
         )
     }
-}
-
-/// What a server says of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeStat {
-    /// The transaction that created it: the fencing token of a contender.
-    pub czxid: i64,
-    /// The session that it belongs to, 0 for a node that outlives its session.
-    pub owner: i64,
-    /// When it was created, in milliseconds since the Unix epoch on ZooKeeper's clock.
-    pub created: i64,
-    /// When its data was written last, likewise.
-    pub written: i64,
 }
 
 /// What became of a watched node.

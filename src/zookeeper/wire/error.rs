@@ -71,8 +71,6 @@ impl Code {
     }
 }
 
-impl Error for Code {}
-
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedRequest {
@@ -94,6 +92,8 @@ impl RefusedRequest {
     }
 }
 
+impl Error for RefusedRequest {}
+
 impl fmt::Display for RefusedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -102,8 +102,6 @@ impl fmt::Display for RefusedRequest {
         }
     }
 }
-
-impl Error for RefusedRequest {}
 
 /// How the bytes differ from what ZooKeeper sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,14 +134,17 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl Error for Malformed {}
-
-/// Why a connection is of no more use. Its session may live on.
+/// Why a connection has no session, or is of no more use although its session may live on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     Malformed(Malformed),
     /// The server has seen the session on another connection, perhaps a late one of our own (ZOOKEEPER-710).
     SessionMoved,
+    /// The session that was to be resumed is over.
+    Expired,
+    /// Another session was to be resumed; the server resumed the one with this id.
+    Another(i64),
+    ReadOnly,
 }
 
 impl From<Malformed> for Broken {
@@ -157,33 +158,6 @@ impl fmt::Display for Broken {
         match self {
             Self::Malformed(malformed) => malformed.fmt(f),
             Self::SessionMoved => f.write_str("the session has moved to another connection"),
-        }
-    }
-}
-
-impl Error for Broken {}
-
-/// Why a connection has no session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoSession {
-    Malformed(Malformed),
-    /// The session that was to be resumed is over.
-    Expired,
-    /// Another session was to be resumed; the server resumed the one with this id.
-    Another(i64),
-    ReadOnly,
-}
-
-impl From<Malformed> for NoSession {
-    fn from(malformed: Malformed) -> Self {
-        Self::Malformed(malformed)
-    }
-}
-
-impl fmt::Display for NoSession {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed(malformed) => malformed.fmt(f),
             Self::Expired => f.write_str("the session has expired"),
             Self::Another(id) => write!(f, "the server went on with another session, {id:#018x}"),
             Self::ReadOnly => f.write_str("the server only serves reads"),
@@ -191,7 +165,7 @@ impl fmt::Display for NoSession {
     }
 }
 
-impl Error for NoSession {}
+impl Error for Broken {}
 
 /// Why a request cannot be sent. Nothing of it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::error::{Malformed, NoSession};
+use super::error::{Broken, Malformed};
 use super::frames::{Inbox, Outbox};
 use super::records::{Reader, RecordWriter};
 use super::request::Request;
@@ -11,9 +11,6 @@ use crate::rules::instant::Instant;
 
 /// The longest reply to the first request that is believed. It has 37 bytes.
 const LONGEST: usize = 1024;
-
-/// The password in the request for a new session.
-const NO_PASSWORD: [u8; 16] = [0; 16];
 
 /// The part of a session that outlives its connection.
 #[derive(Clone, PartialEq, Eq)]
@@ -57,34 +54,36 @@ pub struct Attempt {
     outbox: Outbox,
     sent_at: Option<Instant>,
     inbox: Inbox,
-    resumes: Option<Identity>,
+    /// What the request names.
+    asked: Identity,
+    resumes: bool,
 }
 
 impl Attempt {
     pub fn open(timeout: Duration) -> Self {
-        Self::new(timeout, None)
+        Self::new(Identity { id: 0, password: vec![0; 16], last_zxid: 0 }, timeout, false)
     }
 
     pub fn resume(identity: Identity, timeout: Duration) -> Self {
-        Self::new(timeout, Some(identity))
+        Self::new(identity, timeout, true)
     }
 
     /// The request is a `ConnectRequest`.
-    fn new(timeout: Duration, resumes: Option<Identity>) -> Self {
+    fn new(asked: Identity, timeout: Duration, resumes: bool) -> Self {
         let mut record = vec![];
         let mut to = RecordWriter::new(&mut record);
         // The version of the protocol, which has been 0 ever since.
         to.int(0);
-        to.long(resumes.as_ref().map_or(0, |identity| identity.last_zxid));
+        to.long(asked.last_zxid);
         to.int(i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX));
-        to.long(resumes.as_ref().map_or(0, |identity| identity.id));
-        to.buffer(resumes.as_ref().map_or(&NO_PASSWORD, |identity| identity.password.as_slice()));
+        to.long(asked.id);
+        to.buffer(&asked.password);
         // Not read-only: a server without a quorum must refuse us.
         to.boolean(false);
         let mut outbox = Outbox::default();
         // Never too long: the password came in a short reply.
         let _ = outbox.push(|bytes| RecordWriter::new(bytes).buffer(&record));
-        Self { outbox, sent_at: None, inbox: Inbox::default(), resumes }
+        Self { outbox, sent_at: None, inbox: Inbox::default(), asked, resumes }
     }
 
     /// The server is to close the session as soon as it has opened it. A server reads no request before that
@@ -106,25 +105,30 @@ impl Attempt {
         }
     }
 
-    /// These bytes came. Returns the session, once the reply is there as a whole.
-    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Granted>, NoSession> {
+    /// These bytes came. Returns the session, once the reply is there as a whole: a `ConnectResponse`.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Granted>, Broken> {
         self.inbox.push(bytes);
         let Some(packet) = self.inbox.next_packet(LONGEST)? else { return Ok(None) };
-        let reply = ConnectReply::read(packet)?;
+        let mut from = Reader::new(packet);
+        let _protocol = from.int()?;
+        let timeout = Duration::from_millis(u64::try_from(from.int()?).unwrap_or(0));
+        let (id, password) = (from.long()?, from.buffer()?.to_vec());
+        // Servers before 3.4 do not send it.
+        let is_read_only = !from.is_empty() && from.boolean()?;
         // A reply before the request.
         let asked_at = self.sent_at.ok_or(Malformed::UnexpectedReply(0))?;
-        if reply.timeout.is_zero() {
-            return Err(NoSession::Expired);
+        // The session is over.
+        if timeout.is_zero() {
+            return Err(Broken::Expired);
         }
-        if reply.read_only {
-            return Err(NoSession::ReadOnly);
+        if is_read_only {
+            return Err(Broken::ReadOnly);
         }
-        let last_zxid = match &self.resumes {
-            Some(identity) if identity.id != reply.id => return Err(NoSession::Another(reply.id)),
-            resumed => resumed.as_ref().map_or(0, |identity| identity.last_zxid),
-        };
-        let identity = Identity { id: reply.id, password: reply.password, last_zxid };
-        Ok(Some(Granted { identity, timeout: reply.timeout, asked_at, inbox: std::mem::take(&mut self.inbox) }))
+        if self.resumes && self.asked.id != id {
+            return Err(Broken::Another(id));
+        }
+        let identity = Identity { id, password, last_zxid: self.asked.last_zxid };
+        Ok(Some(Granted { identity, timeout, asked_at, inbox: std::mem::take(&mut self.inbox) }))
     }
 }
 
@@ -139,29 +143,6 @@ pub struct Granted {
     pub asked_at: Instant,
     /// The bytes after the reply.
     pub(super) inbox: Inbox,
-}
-
-/// Jute `ConnectResponse`.
-struct ConnectReply {
-    /// Zero: the session is over.
-    timeout: Duration,
-    id: i64,
-    password: Vec<u8>,
-    read_only: bool,
-}
-
-impl ConnectReply {
-    fn read(packet: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader::new(packet);
-        let _protocol = from.int()?;
-        Ok(Self {
-            timeout: Duration::from_millis(u64::try_from(from.int()?).unwrap_or(0)),
-            id: from.long()?,
-            password: from.buffer()?.to_vec(),
-            // Servers before 3.4 do not send it.
-            read_only: !from.is_empty() && from.boolean()?,
-        })
-    }
 }
 
 #[cfg(test)]

@@ -23,15 +23,15 @@ impl Header {
 
 /// What a server says of a node (jute `Stat`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stat {
-    /// The transaction that created it.
+pub struct NodeStat {
+    /// The transaction that created it: the fencing token of a contender.
     pub czxid: i64,
     /// The transaction that wrote its data last.
     pub mzxid: i64,
-    /// When it was created, in milliseconds since the Unix epoch.
-    pub ctime: i64,
+    /// When it was created, in milliseconds since the Unix epoch on ZooKeeper's clock.
+    pub created: i64,
     /// When its data were written last, likewise.
-    pub mtime: i64,
+    pub written: i64,
     /// How often its data were written after its creation.
     pub version: i32,
     /// How often a child came or went.
@@ -39,24 +39,24 @@ pub struct Stat {
     /// How often its ACL was changed.
     pub aversion: i32,
     /// The session that it belongs to, 0 for a node that outlives its session.
-    pub ephemeral_owner: i64,
+    pub owner: i64,
     pub data_length: i32,
     pub num_children: i32,
     /// The transaction in which a child last came or went.
     pub pzxid: i64,
 }
 
-impl Stat {
+impl NodeStat {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             czxid: from.long()?,
             mzxid: from.long()?,
-            ctime: from.long()?,
-            mtime: from.long()?,
+            created: from.long()?,
+            written: from.long()?,
             version: from.int()?,
             cversion: from.int()?,
             aversion: from.int()?,
-            ephemeral_owner: from.long()?,
+            owner: from.long()?,
             data_length: from.int()?,
             num_children: from.int()?,
             pzxid: from.long()?,
@@ -72,19 +72,19 @@ pub enum Reply {
         /// Its path below the chroot, with its number.
         path: String,
         /// Only in reply to some requests, and some servers leave it out.
-        stat: Option<Stat>,
+        stat: Option<NodeStat>,
     },
-    Stat(Stat),
+    Stat(NodeStat),
     Data {
         /// Empty if the node has none.
         data: Vec<u8>,
-        stat: Stat,
+        stat: NodeStat,
     },
     Children {
         /// Their names, in no order.
         names: Vec<String>,
         /// The stat of the node, in reply to `getChildren2`.
-        stat: Option<Stat>,
+        stat: Option<NodeStat>,
     },
     /// What SASL has to say; empty if that is nothing.
     Token(Vec<u8>),
@@ -135,11 +135,11 @@ impl ReplyForm {
         Ok(Ok(match self {
             Self::Nothing => Reply::Done,
             Self::Path => Reply::Created { path: path(from, chroot)?, stat: None },
-            Self::PathAndStat => Reply::Created { path: path(from, chroot)?, stat: Some(Stat::read(from)?) },
-            Self::Stat => Reply::Stat(Stat::read(from)?),
-            Self::Data => Reply::Data { data: from.buffer()?.to_vec(), stat: Stat::read(from)? },
+            Self::PathAndStat => Reply::Created { path: path(from, chroot)?, stat: Some(NodeStat::read(from)?) },
+            Self::Stat => Reply::Stat(NodeStat::read(from)?),
+            Self::Data => Reply::Data { data: from.buffer()?.to_vec(), stat: NodeStat::read(from)? },
             Self::Children => Reply::Children { names: from.strings()?, stat: None },
-            Self::ChildrenAndStat => Reply::Children { names: from.strings()?, stat: Some(Stat::read(from)?) },
+            Self::ChildrenAndStat => Reply::Children { names: from.strings()?, stat: Some(NodeStat::read(from)?) },
             Self::Token => Reply::Token(from.buffer()?.to_vec()),
             Self::Multi(operations) => return read_multi(operations, from, chroot),
         }))

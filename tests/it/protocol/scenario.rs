@@ -69,7 +69,7 @@ fn queue<L: Line>(talk: &mut Talk<L>, is_new: bool) -> String {
     talk.ask(&Request::GetChildren { path: "/", watch: false }, "root");
     let Ok(Reply::Created { path: own, stat }) = talk.answer("create") else { panic!("not created") };
     assert_eq!(own, "/lock/c-0000000000");
-    assert_eq!(stat.map(|stat| stat.ephemeral_owner), is_new.then_some(talk.connection.identity().id()));
+    assert_eq!(stat.map(|stat| stat.owner), is_new.then_some(talk.connection.identity().id()));
     let Ok(Reply::Children { names, stat: Some(lock) }) = talk.answer("list") else { panic!("no list") };
     assert_eq!((names, lock.num_children), (vec!["c-0000000000".to_owned()], 1));
     let names = vec!["lock".to_owned()];

@@ -9,7 +9,7 @@ use zklock::system::clock;
 use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
 use zklock::zookeeper::wire::error::{Broken, NoSession, RefusedRequest};
 use zklock::zookeeper::wire::handshake::{Attempt, Identity};
-use zklock::zookeeper::wire::reply::{Reply, Stat, WatchEvent};
+use zklock::zookeeper::wire::reply::{NodeStat, Reply, WatchEvent};
 use zklock::zookeeper::wire::request::Request;
 
 use crate::harness::poll::PATIENCE;
@@ -165,7 +165,7 @@ pub(super) fn path_of(reply: Result<Reply, RefusedRequest>) -> String {
 
 /// The data of a node and its stat.
 #[track_caller]
-pub(super) fn data_of(reply: Result<Reply, RefusedRequest>) -> (Vec<u8>, Stat) {
+pub(super) fn data_of(reply: Result<Reply, RefusedRequest>) -> (Vec<u8>, NodeStat) {
     let Ok(Reply::Data { data, stat }) = reply else { panic!("no data: {reply:?}") };
     (data, stat)
 }

@@ -77,10 +77,10 @@ fn a_reply_may_come_in_pieces() {
 #[test]
 fn why_there_is_no_session() {
     let answer = |attempt, reply: &[u8]| sent(attempt).receive(reply).unwrap_err();
-    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(0, 0, Some(false))), NoSession::Expired);
-    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(-1, 5, None)), NoSession::Expired);
-    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(4000, 6, None)), NoSession::Another(6));
-    assert_eq!(answer(Attempt::open(ASKED), &reply(4000, 6, Some(true))), NoSession::ReadOnly);
+    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(0, 0, Some(false))), Broken::Expired);
+    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(-1, 5, None)), Broken::Expired);
+    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(4000, 6, None)), Broken::Another(6));
+    assert_eq!(answer(Attempt::open(ASKED), &reply(4000, 6, Some(true))), Broken::ReadOnly);
     let http = i32::from_be_bytes(*b"HTTP");
     assert_eq!(answer(Attempt::open(ASKED), b"HTTP/1.1 400"), Malformed::PacketLength(http).into());
     assert_eq!(answer(Attempt::open(ASKED), &[0, 0, 0, 2, 0, 0]), Malformed::Truncated.into());

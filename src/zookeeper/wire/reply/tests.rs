@@ -16,15 +16,15 @@ fn stat(to: &mut RecordWriter<'_>) {
     to.long(11);
 }
 
-const STAT: Stat = Stat {
+const STAT: NodeStat = NodeStat {
     czxid: 1,
     mzxid: 2,
-    ctime: 3,
-    mtime: 4,
+    created: 3,
+    written: 4,
     version: 5,
     cversion: 6,
     aversion: 7,
-    ephemeral_owner: 8,
+    owner: 8,
     data_length: 9,
     num_children: 10,
     pzxid: 11,

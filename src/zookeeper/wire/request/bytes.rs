@@ -7,13 +7,10 @@ use crate::zookeeper::wire::reply::{CREATE, CREATE2, ReplyForm};
 /// The flag of a container in a `CreateRequest` (`CreateMode.CONTAINER`).
 const CONTAINER: i32 = 4;
 
-/// The xid of a [`Request::Ping`] and of its reply (`ClientCnxn.PING_XID`).
+/// The xids of requests, and of their replies, that may come out of turn (`ClientCnxn.PING_XID`, `AUTHPACKET_XID` and
+/// `SET_WATCHES_XID`).
 pub(in crate::zookeeper::wire) const PING: i32 = -2;
-
-/// The xid of a [`Request::Auth`] and of its reply (`ClientCnxn.AUTHPACKET_XID`).
 pub(in crate::zookeeper::wire) const AUTH: i32 = -4;
-
-/// The xid of a [`Request::SetWatches`] and of its reply (`ClientCnxn.SET_WATCHES_XID`).
 pub(in crate::zookeeper::wire) const SET_WATCHES: i32 = -8;
 
 impl NodeKind {
