@@ -41,7 +41,7 @@ fn main() -> io::Result<ExitCode> {
     let status = command.wait()?;
     session.ask(&[Request::Delete { path: &own, version: None }, Request::Close])?;
     for _ in 0..(2 + usize::from(has_waited)) {
-        session.answer()?.map_err(io::Error::other)?;
+        session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))?;
     }
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
 }

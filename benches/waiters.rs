@@ -77,7 +77,7 @@ fn enter(server: &str, lock: &str, count: usize) -> io::Result<Vec<Waiter>> {
         let path = waiters[place - 1].node.clone();
         let session = &mut waiters[place].session;
         session.ask(&[Request::GetData { path: &path, watch: true }])?;
-        session.answer()?.map_err(io::Error::other)?;
+        session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))?;
     }
     Ok(waiters)
 }
@@ -92,7 +92,7 @@ fn join(server: &str, lock: &str) -> io::Result<Waiter> {
     ])?;
     // The parent exists already, except for the first.
     let _ = session.answer()?;
-    match session.answer()?.map_err(io::Error::other)? {
+    match session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))? {
         Reply::Created { path, .. } => Ok(Waiter { node: path, session }),
         other => Err(io::Error::other(format!("unexpected {other:?}"))),
     }
@@ -111,11 +111,11 @@ fn ping(waiters: &mut [Waiter], count: u64, period: Duration) -> io::Result<Dura
             due += step;
             waiter.session.ask(&[Request::Ping])?;
             if let Some(before) = unanswered.replace(waiter) {
-                before.session.answer()?.map_err(io::Error::other)?;
+                before.session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))?;
             }
         }
         if let Some(last) = unanswered {
-            last.session.answer()?.map_err(io::Error::other)?;
+            last.session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))?;
         }
     }
     Ok(begin.elapsed())

@@ -92,17 +92,6 @@ impl RefusedRequest {
     }
 }
 
-impl Error for RefusedRequest {}
-
-impl fmt::Display for RefusedRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Request(code) => code.fmt(f),
-            Self::Operation { index, code } => write!(f, "operation {index}: {code}"),
-        }
-    }
-}
-
 /// How the bytes differ from what ZooKeeper sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
