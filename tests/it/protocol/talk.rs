@@ -7,7 +7,7 @@ use std::time::Duration;
 use zklock::rules::pace::Pace;
 use zklock::system::clock;
 use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
-use zklock::zookeeper::wire::error::{Broken, NoSession, RefusedRequest};
+use zklock::zookeeper::wire::error::{Broken, RefusedRequest};
 use zklock::zookeeper::wire::handshake::{Attempt, Identity};
 use zklock::zookeeper::wire::reply::{NodeStat, Reply, WatchEvent};
 use zklock::zookeeper::wire::request::Request;
@@ -76,7 +76,7 @@ fn begin<L: Line>(mut attempt: Attempt, mut line: L, chroot: &str) -> Option<Tal
             Ok(None) if bytes.is_empty() => return None,
             Ok(None) => {}
             Ok(Some(granted)) => break granted,
-            Err(NoSession::Expired) => return None,
+            Err(Broken::Expired) => return None,
             Err(other) => panic!("{other:?}"),
         }
     };
