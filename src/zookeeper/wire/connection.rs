@@ -123,9 +123,10 @@ impl<T> Connection<T> {
     /// Makes a request. Its bytes are the last of [`Connection::to_send`].
     pub fn request(&mut self, request: &Request<'_>, tag: T, now: Instant) -> Result<(), Unsendable> {
         match self.state {
-            ConnectionState::Open => {}
             ConnectionState::Closing => return Err(Unsendable::Closing),
-            ConnectionState::Broken(broken) => return Err(Unsendable::Broken(broken)),
+            // A server whose answer makes no sense may close the session all the same.
+            ConnectionState::Broken(broken) if *request != Request::Close => return Err(Unsendable::Broken(broken)),
+            ConnectionState::Open | ConnectionState::Broken(_) => {}
         }
         let xid = request.fixed_xid().unwrap_or_else(|| next_xid(self.last_xid));
         self.outbox.push(|bytes| request.write(xid, &self.chroot, bytes)).map_err(Unsendable::TooLarge)?;
