@@ -28,7 +28,7 @@ use nix::sys::stat::fstat;
 use nix::unistd::{pipe2, write};
 
 use crate::rules::lender::{Lender, Offer};
-use crate::rules::loans::{self, Processes, Unknown, Unlent};
+use crate::rules::loans::{self, Processes, Unlent};
 use crate::system::{process, signals};
 
 #[derive(Debug)]
@@ -116,14 +116,14 @@ impl Processes for Proc {
         has(pipe.as_fd(), PollFlags::POLLIN)
     }
 
-    fn is_above(&self, root: Lender, pid: u32) -> Result<bool, Unknown> {
+    fn is_above(&self, root: Lender, pid: u32) -> Option<bool> {
         // If the process is the same before and after, it was so meanwhile. Before, because a process that /proc hides is
         // found by its number alone.
         let is_above = || {
             let is_there = lives(root)? && (root.pid == pid || process::is_above(root.pid, pid)?);
             Ok::<_, io::Error>(is_there && lives(root)?)
         };
-        is_above().map_err(|_| Unknown)
+        is_above().ok()
     }
 }
 

@@ -69,7 +69,7 @@ pub fn lender(offer: &Offer) -> Variable {
 
 /// The offers in [`LENDER`], which may hold anything: [`crate::between::lending`] looks whether they stand.
 pub fn offers(value: &OsStr) -> Vec<Offer> {
-    value.to_str().unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
+    value.to_str().unwrap_or_default().lines().filter_map(Offer::parse).collect()
 }
 
 /// A variable of our own environment with these lines added. A line feed separates them because a lock's path

@@ -20,7 +20,6 @@ use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Settings;
-use crate::rules::signal::UnknownSignal;
 
 /// The plan of the main job for these arguments, the program's own name first, and the variables and files that
 /// `surroundings` has. An option wins over its variable, and that over the files; an empty variable counts as unset.
@@ -45,8 +44,7 @@ pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Pla
     }
     let (session_timeout, _) = values.required(&SESSION_TIMEOUT, session_timeout)?;
     let kill_after = values.get(&KILL_AFTER, |text| kill_after(text, session_timeout))?;
-    let stop_signal = |text: &str| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string());
-    let (stop_signal, _) = values.required(&SIGNAL, stop_signal)?;
+    let (stop_signal, _) = values.required(&SIGNAL, str::parse)?;
     let settings = Settings {
         patience,
         connect_timeout: access.connect_timeout,

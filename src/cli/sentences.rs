@@ -245,7 +245,7 @@ fn impatient(terms: &Terms) -> String {
     format!(
         "with --kill-after {} and a session timeout of {}, a silence of {} already stops the command",
         show(terms.kill_after()),
-        show(terms.timeout()),
+        show(terms.timeout),
         show(terms.patience())
     )
 }

@@ -44,7 +44,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 if !is_slow && vain > session.timeout() {
                     is_slow = self.io.report_if_room(&Report::Remark(Remark::TooSlow(vain)));
                 }
-                self.io.sleep(terms.beat() / 4).await;
+                self.io.sleep(terms.beat / 4).await;
             }
         }
     }

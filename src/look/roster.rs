@@ -106,7 +106,7 @@ impl Roster {
 /// The id by which the nodes of one of our contenders belong together. A name that bears the id of another session was
 /// made up.
 fn own_id(contender: &Contender, seen: &SeenNode) -> Option<ContenderId> {
-    contender.id.filter(|_| Queue::client(contender, seen.session) == Some("zklock"))
+    contender.id.filter(|_| contender.client(seen.session) == Some("zklock"))
 }
 
 fn entry(position: usize, contender: &Contender, holds: bool, seen: &SeenNode) -> Entry {
@@ -119,7 +119,7 @@ fn entry(position: usize, contender: &Contender, holds: bool, seen: &SeenNode) -
         session: seen.session.map(|session| format!("{session:#x}")),
         token: seen.token,
         mode: contender.mode.to_string(),
-        client: Queue::client(contender, seen.session),
+        client: contender.client(seen.session),
         phrase: card.phrase(),
         queued_since: seen.created.and_then(rfc3339),
         held_since: Some(seen)

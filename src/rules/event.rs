@@ -84,6 +84,16 @@ pub enum CommandEnd {
     Signaled(Signal),
 }
 
+impl CommandEnd {
+    /// How the run ends with it, if nothing else has happened.
+    pub fn outcome(self) -> Outcome {
+        match self {
+            Self::Exited(status) => Outcome::Exited(status),
+            Self::Signaled(signal) => Outcome::Signaled(signal),
+        }
+    }
+}
+
 /// To whom a signal is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipient {

@@ -29,8 +29,9 @@ pub struct NoRoom {
 /// must have been reaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    timeout: Duration,
-    beat: Duration,
+    /// The granted session timeout T.
+    pub timeout: Duration,
+    pub beat: Duration,
     stop: Duration,
     kill: Duration,
 }
@@ -156,16 +157,6 @@ impl Terms {
         now < heard + timeout && now < lost + Self::validity(timeout)
     }
 
-    /// The granted session timeout T.
-    pub const fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    /// Time from one beat to the next.
-    pub const fn beat(&self) -> Duration {
-        self.beat
-    }
-
     /// Time from the stop signal to SIGKILL.
     pub fn kill_after(&self) -> Duration {
         self.kill - self.stop
@@ -189,7 +180,7 @@ impl Terms {
 /// beat that was answered, or earlier (see [`super::contacts`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    terms: Terms,
+    pub(super) terms: Terms,
     from: Instant,
     /// When the servers last answered anything.
     answered: Instant,
@@ -198,10 +189,6 @@ pub struct Lease {
 impl Lease {
     pub const fn new(terms: Terms, from: Instant) -> Self {
         Self { terms, from, answered: from }
-    }
-
-    pub const fn terms(&self) -> Terms {
-        self.terms
     }
 
     /// The lease counts from `from`, if that is later than before, and with these terms.

@@ -12,10 +12,6 @@ pub enum Unlent {
     Denied,
 }
 
-/// Something about other processes cannot be found out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unknown;
-
 /// Other processes and their pipes. [`crate::between::lending`] has the real ones, and the simulator of the tests others.
 pub trait Processes {
     /// A pipe that we have opened. It is closed when it is dropped.
@@ -27,8 +23,8 @@ pub trait Processes {
     /// Whether what we have borrowed by this pipe is lost.
     fn is_lost(&self, pipe: &Self::Pipe) -> bool;
 
-    /// Whether this process lives, and is the process `pid` or above it.
-    fn is_above(&self, root: Lender, pid: u32) -> Result<bool, Unknown>;
+    /// Whether this process lives, and is the process `pid` or above it; `None` if that cannot be found out.
+    fn is_above(&self, root: Lender, pid: u32) -> Option<bool>;
 }
 
 /// The borrower's side: what other runs offer us, and the pipes by which we borrow.
@@ -96,8 +92,8 @@ impl<P> Borrowing<P> {
         let root = offer.map_or(lender, |(offer, _)| offer.root);
         // What cannot be found out may be so: to wait for a run above us would be to wait for ever.
         match (processes.is_above(root, supervisor), offer) {
-            (Ok(false), _) => Loan::Stranger,
-            (Err(Unknown), _) | (_, Some((_, Err(Unlent::Denied)))) => Loan::OutOfReach(Barrier::Foreign),
+            (Some(false), _) => Loan::Stranger,
+            (None, _) | (_, Some((_, Err(Unlent::Denied)))) => Loan::OutOfReach(Barrier::Foreign),
             (_, Some((_, Err(Unlent::Over)))) => Loan::Over,
             (_, Some((_, Ok(_)))) => Loan::Lent(lender),
             (_, None) => Loan::OutOfReach(Barrier::NoOffer),
@@ -125,8 +121,8 @@ mod tests {
             false
         }
 
-        fn is_above(&self, _: Lender, _: u32) -> Result<bool, Unknown> {
-            if self.can_be_seen { Ok(true) } else { Err(Unknown) }
+        fn is_above(&self, _: Lender, _: u32) -> Option<bool> {
+            self.can_be_seen.then_some(true)
         }
     }
 

@@ -1,6 +1,5 @@
 //! How a contender wants the lock: alone, with other readers, or as one of N.
 
-use std::error::Error;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -45,33 +44,24 @@ impl From<Mode> for String {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownMode;
-
-impl fmt::Display for UnknownMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a mode: expected exclusive, shared or permits:N")
-    }
-}
-
-impl Error for UnknownMode {}
+const NO_MODE: &str = "not a mode: expected exclusive, shared or permits:N";
 
 impl FromStr for Mode {
-    type Err = UnknownMode;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, UnknownMode> {
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "exclusive" => Ok(Self::Exclusive),
             "shared" => Ok(Self::Shared),
-            _ => text.strip_prefix("permits:").and_then(parse_permits).map(Self::Permits).ok_or(UnknownMode),
+            _ => text.strip_prefix("permits:").and_then(parse_permits).map(Self::Permits).ok_or(NO_MODE),
         }
     }
 }
 
 impl TryFrom<String> for Mode {
-    type Error = UnknownMode;
+    type Error = &'static str;
 
-    fn try_from(text: String) -> Result<Self, UnknownMode> {
+    fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
     }
 }
@@ -95,7 +85,7 @@ mod tests {
             assert_eq!(serde_json::from_str::<Mode>(&json).unwrap(), mode);
         }
         for text in ["", "Exclusive", "permits", "permits:", "permits:0", "permits:+1", "permits:4294967296"] {
-            assert_eq!(text.parse::<Mode>(), Err(UnknownMode), "{text}");
+            assert_eq!(text.parse::<Mode>(), Err(NO_MODE), "{text}");
         }
     }
 }

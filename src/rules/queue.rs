@@ -193,12 +193,6 @@ impl Queue {
             && self.contenders.iter().filter(|other| other.id == id).count() == 1
     }
 
-    /// The library or recipe that a contender is from, as far as its name tells. `session`: to which its node belongs,
-    /// if that is known.
-    pub fn client(contender: &Contender, session: Option<i64>) -> Option<&'static str> {
-        clients::client(contender, session)
-    }
-
     /// The names of all children but the contenders before this one.
     pub fn names_from(&self, first: &str) -> impl Iterator<Item = &str> {
         let rest = &self.contenders[self.find(first).unwrap_or(0)..];

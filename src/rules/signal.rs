@@ -5,48 +5,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use nix::sys::signal::Signal as Named;
+
 /// A signal that exists on this system: 1 to `SIGRTMAX`, see signal(7).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Signal(i32);
-
-/// The signals that have a name of their own, in the order of signal(7). Where two names mean one
-/// number, the first is the one that is printed.
-const NAMES: &[(&str, i32)] = &[
-    ("HUP", libc::SIGHUP),
-    ("INT", libc::SIGINT),
-    ("QUIT", libc::SIGQUIT),
-    ("ILL", libc::SIGILL),
-    ("TRAP", libc::SIGTRAP),
-    ("ABRT", libc::SIGABRT),
-    ("IOT", libc::SIGIOT),
-    ("BUS", libc::SIGBUS),
-    ("FPE", libc::SIGFPE),
-    ("KILL", libc::SIGKILL),
-    ("USR1", libc::SIGUSR1),
-    ("SEGV", libc::SIGSEGV),
-    ("USR2", libc::SIGUSR2),
-    ("PIPE", libc::SIGPIPE),
-    ("ALRM", libc::SIGALRM),
-    ("TERM", libc::SIGTERM),
-    ("STKFLT", libc::SIGSTKFLT),
-    ("CHLD", libc::SIGCHLD),
-    ("CLD", libc::SIGCHLD),
-    ("CONT", libc::SIGCONT),
-    ("STOP", libc::SIGSTOP),
-    ("TSTP", libc::SIGTSTP),
-    ("TTIN", libc::SIGTTIN),
-    ("TTOU", libc::SIGTTOU),
-    ("URG", libc::SIGURG),
-    ("XCPU", libc::SIGXCPU),
-    ("XFSZ", libc::SIGXFSZ),
-    ("VTALRM", libc::SIGVTALRM),
-    ("PROF", libc::SIGPROF),
-    ("WINCH", libc::SIGWINCH),
-    ("IO", libc::SIGIO),
-    ("POLL", libc::SIGPOLL),
-    ("PWR", libc::SIGPWR),
-    ("SYS", libc::SIGSYS),
-];
 
 impl Signal {
     pub const HUP: Self = Self(libc::SIGHUP);
@@ -88,8 +51,8 @@ impl Signal {
 /// as `SIG32`.
 impl fmt::Display for Signal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((name, _)) = NAMES.iter().find(|(_, number)| *number == self.0) {
-            return write!(f, "SIG{name}");
+        if let Ok(named) = Named::try_from(self.0) {
+            return f.write_str(named.as_str());
         }
         match self.0 - libc::SIGRTMIN() {
             0 => f.write_str("SIGRTMIN"),
@@ -105,39 +68,40 @@ impl fmt::Debug for Signal {
     }
 }
 
-/// A text or a number that does not name a signal. Its message says what to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownSignal;
+impl FromStr for Signal {
+    /// Says what to write.
+    type Err = String;
 
-impl fmt::Display for UnknownSignal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "write a signal such as TERM, SIGINT, RTMIN+1 or a number from 1 to {}", libc::SIGRTMAX())
+    /// Reads `TERM`, `SIGTERM`, `term`, `15`, `RTMIN`, `RTMIN+1`, `RTMAX-2` and what `Display` prints.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let upper = text.to_ascii_uppercase();
+        let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+        // The other names of signal(7) for the same numbers.
+        let first_name = match name {
+            "IOT" => "ABRT",
+            "CLD" => "CHLD",
+            "POLL" => "IO",
+            name => name,
+        };
+        if let Ok(named) = format!("SIG{first_name}").parse::<Named>() {
+            return Ok(Self(named as i32));
+        }
+        let number = if let Some(above) = name.strip_prefix("RTMIN") {
+            distance(above, '+').map(|above| libc::SIGRTMIN() + above)
+        } else if let Some(below) = name.strip_prefix("RTMAX") {
+            distance(below, '-').map(|below| libc::SIGRTMAX() - below).filter(|number| *number >= libc::SIGRTMIN())
+        } else {
+            decimal(name)
+        };
+        number.and_then(Self::new).ok_or_else(|| {
+            format!("write a signal such as TERM, SIGINT, RTMIN+1 or a number from 1 to {}", libc::SIGRTMAX())
+        })
     }
 }
 
-impl FromStr for Signal {
-    type Err = UnknownSignal;
-
-    /// Reads `TERM`, `SIGTERM`, `term`, `15`, `RTMIN`, `RTMIN+1`, `RTMAX-2` and what `Display` prints.
-    fn from_str(text: &str) -> Result<Self, UnknownSignal> {
-        let upper = text.to_ascii_uppercase();
-        let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-        if let Some((_, number)) = NAMES.iter().find(|(known, _)| *known == name) {
-            return Ok(Self(*number));
-        }
-        let (number, real_time) = if name == "RTMIN" {
-            (Some(libc::SIGRTMIN()), true)
-        } else if name == "RTMAX" {
-            (Some(libc::SIGRTMAX()), true)
-        } else if let Some(above) = name.strip_prefix("RTMIN+") {
-            (decimal(above).map(|above| libc::SIGRTMIN() + above), true)
-        } else if let Some(below) = name.strip_prefix("RTMAX-") {
-            (decimal(below).map(|below| libc::SIGRTMAX() - below), true)
-        } else {
-            (decimal(name), false)
-        };
-        number.filter(|number| !real_time || *number >= libc::SIGRTMIN()).and_then(Self::new).ok_or(UnknownSignal)
-    }
+/// How far a real-time signal is from the first or the last: nothing at all, or a number behind this sign.
+fn distance(text: &str, sign: char) -> Option<i32> {
+    if text.is_empty() { Some(0) } else { text.strip_prefix(sign).and_then(decimal) }
 }
 
 /// A number of at most three digits and nothing else: `i32::from_str` would accept a sign.
@@ -199,13 +163,14 @@ mod tests {
             "TÉRM",
             "１５",
         ] {
-            assert_eq!(text.parse::<Signal>(), Err(UnknownSignal), "{text:?}");
+            assert!(text.parse::<Signal>().is_err(), "{text:?}");
         }
     }
 
     #[test]
     fn the_refusal_says_what_to_write() {
-        assert_eq!(UnknownSignal.to_string(), "write a signal such as TERM, SIGINT, RTMIN+1 or a number from 1 to 64");
+        let hint = "write a signal such as TERM, SIGINT, RTMIN+1 or a number from 1 to 64";
+        assert_eq!("".parse::<Signal>(), Err(hint.to_owned()));
     }
 
     #[test]

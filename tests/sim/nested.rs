@@ -7,7 +7,7 @@ use std::rc::Rc;
 use fastrand::Rng;
 use zklock::rules::event::CommandEnd;
 use zklock::rules::lender::{Lender, Offer};
-use zklock::rules::loans::{Borrowing, Processes, Unknown, Unlent};
+use zklock::rules::loans::{Borrowing, Processes, Unlent};
 use zklock::rules::message::{Grant, GrantedLock};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::{self, Outcome};
@@ -117,7 +117,7 @@ impl Processes for Proc<'_> {
         pipe.get()
     }
 
-    fn is_above(&self, root: Lender, pid: u32) -> Result<bool, Unknown> {
+    fn is_above(&self, root: Lender, pid: u32) -> Option<bool> {
         let host = host_of(pid);
         let above = self.0.above(host).any(|outer| {
             let state = &self.0.hosts[outer];
@@ -130,7 +130,7 @@ impl Processes for Proc<'_> {
             }
             root.pid == self::pid(outer) && state.alive
         });
-        Ok(above)
+        Some(above)
     }
 }
 

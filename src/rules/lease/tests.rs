@@ -20,7 +20,7 @@ proptest! {
         let timeout = Duration::from_millis(millis);
         match Terms::new(timeout, kill_after.map(Duration::from_millis)) {
             Ok(terms) => {
-                prop_assert!(terms.beat() < terms.stop);
+                prop_assert!(terms.beat < terms.stop);
                 prop_assert!(terms.stop <= terms.kill);
                 let lease = Lease::new(terms, BOOT);
                 prop_assert!(lease.kill_at() < Terms::span(timeout, BOOT).ends_at);
@@ -51,15 +51,15 @@ proptest! {
         prop_assert_eq!(lease, extended);
         lease.renew(terms, early);
         prop_assert_eq!(lease, extended);
-        prop_assert!(Terms::span(terms.timeout(), early).ends_at <= Terms::span(terms.timeout(), late).ends_at);
+        prop_assert!(Terms::span(terms.timeout, early).ends_at <= Terms::span(terms.timeout, late).ends_at);
     }
 }
 
 #[test]
 fn default_terms_of_the_default_session_timeout() {
     let terms = Terms::new(Duration::from_secs(30), None).unwrap();
-    assert_eq!(terms.beat(), Duration::from_secs(6));
-    assert_eq!(Terms::span(terms.timeout(), BOOT).ends_at, BOOT + Duration::from_millis(24_970));
+    assert_eq!(terms.beat, Duration::from_secs(6));
+    assert_eq!(Terms::span(terms.timeout, BOOT).ends_at, BOOT + Duration::from_millis(24_970));
     assert_eq!(terms.kill_after(), DEFAULT_KILL_AFTER);
     assert_eq!(Lease::new(terms, BOOT).kill_at(), BOOT + Duration::from_millis(24_720));
 }

@@ -74,18 +74,9 @@ impl Machine {
                 let outcome = release.blocked_by.map_or(release.outcome, |_| Outcome::Interrupted(signal));
                 (State::Releasing(Release { outcome, blocked_by: None, until, ..release }), effects)
             }
-            Event::Timer
-            | Event::Keeper(
-                Report::Connection(_)
-                | Report::Borrows(_)
-                | Report::Queue(_)
-                | Report::Remark(_)
-                | Report::Lost(Loss::NodeDeleted | Loss::LeaseOver | Loss::LenderGone)
-                | Report::Refused(_)
-                | Report::Revoked(_),
-            )
-            | Event::CallerGone
-            | Event::Command(_) => (State::Releasing(release), vec![]),
+            Event::Keeper(_) | Event::Timer | Event::CallerGone | Event::Command(_) => {
+                (State::Releasing(release), vec![])
+            }
         }
     }
 

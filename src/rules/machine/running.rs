@@ -83,7 +83,7 @@ impl Stopping {
 
     /// Within what time the lock frees itself, if it is held.
     fn frees_within(&self) -> Option<Duration> {
-        (self.cause != Cause::Loss).then(|| self.lease.terms().timeout())
+        (self.cause != Cause::Loss).then(|| self.lease.terms.timeout)
     }
 
     /// The lock is lost, which is told once.
@@ -141,14 +141,7 @@ impl Machine {
             Event::Timer => return self.time_is_over(now, run),
             Event::Signal { signal, shared } => self.pass_on(run, signal, shared),
             Event::CallerGone => end_command(),
-            Event::Keeper(
-                Report::Connection(_)
-                | Report::Borrows(_)
-                | Report::Queue(_)
-                | Report::Remark(_)
-                | Report::Released { .. },
-            )
-            | Event::OnLost(_) => vec![],
+            Event::Keeper(_) | Event::OnLost(_) => vec![],
         };
         (State::Running(run), effects)
     }
@@ -193,7 +186,7 @@ impl Machine {
 
     /// Something happened to a command that we have no reason to stop.
     fn command(&self, now: Instant, run: Run, event: CommandEvent) -> Transition {
-        let timeout = Some(run.lease.terms().timeout());
+        let timeout = Some(run.lease.terms.timeout);
         match event {
             CommandEvent::Stopped(signal) => (State::Running(run), vec![Effect::StopSelf(signal)]),
             CommandEvent::StartFailed(why) => {
@@ -212,9 +205,9 @@ impl Machine {
             CommandEvent::Ended(end) if self.settings.wait_descendants => {
                 (State::Running(Run { ended: Some(end), ..run }), vec![])
             }
-            CommandEvent::Ended(end) => release(now, outcome(end), timeout),
+            CommandEvent::Ended(end) => release(now, end.outcome(), timeout),
             CommandEvent::TreeGone => match run.ended {
-                Some(end) => release(now, outcome(end), timeout),
+                Some(end) => release(now, end.outcome(), timeout),
                 None => (State::Running(run), vec![]),
             },
             CommandEvent::LeaseOver => lose(now, run, LostWhy::Told(Loss::LeaseOver)),
@@ -232,7 +225,7 @@ impl Machine {
     /// Asks the command to stop, if there is time for that.
     fn stop(&self, now: Instant, run: Run, cause: Cause, why: Notice) -> Transition {
         let (lease, say) = (run.lease, Effect::Say(why));
-        let mut stopping = Stopping { lease, cause, kill_at: now + lease.terms().kill_after(), pause: None };
+        let mut stopping = Stopping { lease, cause, kill_at: now + lease.terms.kill_after(), pause: None };
         stopping.hurry();
         if stopping.kill_at <= now {
             return run.recalled_first(stopping.kill(now, Some(say)));
@@ -266,18 +259,11 @@ impl Machine {
                 vec![forward(signal, shared)]
             }
             Event::CallerGone if pause.is_none() => end_command(),
-            Event::Timer
+            Event::Keeper(_)
+            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
+            | Event::Timer
             | Event::Signal { .. }
             | Event::CallerGone
-            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
-            | Event::Keeper(
-                Report::Connection(_)
-                | Report::Borrows(_)
-                | Report::Queue(_)
-                | Report::Remark(_)
-                | Report::Revoked(_)
-                | Report::Released { .. },
-            )
             | Event::OnLost(_) => vec![],
         };
         (State::Stopping(stopping), effects)
@@ -328,11 +314,4 @@ fn forward(signal: Signal, shared: bool) -> Effect {
 /// The command is to end, also if it is stopped.
 fn end_command() -> Vec<Effect> {
     [Signal::TERM, Signal::CONT].map(|signal| forward(signal, false)).into()
-}
-
-fn outcome(end: CommandEnd) -> Outcome {
-    match end {
-        CommandEnd::Exited(status) => Outcome::Exited(status),
-        CommandEnd::Signaled(signal) => Outcome::Signaled(signal),
-    }
 }

@@ -670,7 +670,7 @@ fn each_silence_is_told_once() {
     let mut run = Harness::running(settings());
     // One beat interval, plus half of the longest silence that is harmless even if it begins just before a
     // beat.
-    let half = terms().beat() + terms().patience() / 2;
+    let half = terms().beat + terms().patience() / 2;
     for _ in 0..2 {
         let before = run.notices.len();
         run.pass(half - Duration::from_millis(1));

@@ -251,8 +251,8 @@ impl Machine {
         if loss == Loss::SessionEnded {
             let timeout = match waiting {
                 Waiting::Pausing(_) | Waiting::Connecting(_) => self.settings.session_timeout,
-                Waiting::Queued(queued) => queued.terms.timeout(),
-                Waiting::Held(held) => held.lease.terms().timeout(),
+                Waiting::Queued(queued) => queued.terms.timeout,
+                Waiting::Held(held) => held.lease.terms.timeout,
             };
             // The servers may have forgotten a holder that has not learnt of it yet. That holder still relies on its lease,
             // which is shorter than this timeout. In the queue we keep those who come later from starting before.

@@ -1,30 +1,29 @@
 //! Which library a contender node is from, as far as its name tells.
 
-use super::names::{Contender, Dialect, is_uuid};
+use super::names::{Contender, Dialect, is_hex, is_uuid};
 
-/// The name of the library or recipe, as programs read it. `session`: to which the node belongs, if it is known. `None`
-/// if several clients give such names.
-pub(super) fn client(contender: &Contender, session: Option<i64>) -> Option<&'static str> {
-    if contender.id.is_some_and(|id| id.is_own() && session.is_none_or(|session| session == id.session())) {
-        return Some("zklock");
-    }
-    let name = contender.name.as_str();
-    match contender.reads {
-        Dialect::Kazoo => Some("kazoo"),
-        Dialect::CuratorRw => Some("curator"),
-        Dialect::Single => Some("single"),
-        Dialect::Curator => {
-            if let Some(rest) = name.strip_prefix("x-") {
-                // Java writes the session id in decimal, C in 16 hex digits.
-                let digits = rest.split('-').next().unwrap_or_default();
-                return Some(if digits.len() == 16 { "zoo_lock" } else { "writelock" });
-            }
-            let protected = name.strip_prefix("_c_")?;
-            let is_hex = |text: &str| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-            match protected.split_once("-lock-").map(|(id, _)| id) {
-                Some(id) if is_uuid(id) => Some("curator"),
-                Some(id) if is_hex(id) => Some("go-zookeeper"),
-                _ => None,
+impl Contender {
+    /// The name of the library or recipe, as programs read it. `session`: to which the node belongs, if it is known. `None`
+    /// if several clients give such names.
+    pub fn client(&self, session: Option<i64>) -> Option<&'static str> {
+        if self.id.is_some_and(|id| id.is_own() && session.is_none_or(|session| session == id.session())) {
+            return Some("zklock");
+        }
+        match self.reads {
+            Dialect::Kazoo => Some("kazoo"),
+            Dialect::CuratorRw => Some("curator"),
+            Dialect::Single => Some("single"),
+            Dialect::Curator => {
+                if let Some(rest) = self.name.strip_prefix("x-") {
+                    // Java writes the session id in decimal, C in 16 hex digits.
+                    let digits = rest.split('-').next().unwrap_or_default();
+                    return Some(if digits.len() == 16 { "zoo_lock" } else { "writelock" });
+                }
+                match self.name.strip_prefix("_c_")?.split_once("-lock-")?.0 {
+                    id if is_uuid(id) => Some("curator"),
+                    id if id.len() == 32 && is_hex(id) => Some("go-zookeeper"),
+                    _ => None,
+                }
             }
         }
     }
@@ -37,7 +36,7 @@ mod tests {
     use crate::rules::mode::Mode;
 
     fn of(name: &str, session: Option<i64>) -> Option<&'static str> {
-        client(&Contender::parse(name).unwrap(), session)
+        Contender::parse(name).unwrap().client(session)
     }
 
     #[test]

@@ -89,8 +89,8 @@ impl ContenderId {
 
     /// The id in a name, if it contains one: ours, or one in the shape of ours.
     fn parse(name: &str) -> Option<Self> {
-        let (session, random) = match name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(36)) {
-            Some((uuid, rest)) if is_uuid(uuid) && rest.starts_with('-') => halves(&uuid.replace('-', ""))?,
+        let (session, random) = match after_uuid(name) {
+            Some((uuid, rest)) if rest.starts_with('-') => halves(&uuid.replace('-', ""))?,
             _ => {
                 let (digits, rest) = name.split_at_checked(32)?;
                 let (random, session) = if rest.starts_with("__") { halves(digits)? } else { return None };
@@ -103,21 +103,14 @@ impl ContenderId {
 
 /// The two numbers in 32 hex digits.
 fn halves(digits: &str) -> Option<(u64, u64)> {
-    let number = |digits: &str| {
-        let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        hex.then(|| u64::from_str_radix(digits, 16).ok())?
-    };
-    let (first, second) = digits.split_at_checked(16)?;
-    Some((number(first)?, number(second)?))
+    let (first, second) = Some(digits).filter(|digits| is_hex(digits))?.split_at_checked(16)?;
+    Some((u64::from_str_radix(first, 16).ok()?, u64::from_str_radix(second, 16).ok()?))
 }
 
 impl fmt::Display for ContenderId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = format!("{:016x}{:016x}", self.session, self.random);
-        let (a, rest) = digits.split_at(8);
-        let (b, rest) = rest.split_at(4);
-        let (c, rest) = rest.split_at(4);
-        let (d, e) = rest.split_at(4);
+        let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
         write!(f, "{a}-{b}-{c}-{d}-{e}")
     }
 }
@@ -173,24 +166,22 @@ pub(super) fn parse_sequence(digits: &str) -> Option<i32> {
     (format!("{sequence:010}") == digits).then_some(sequence)
 }
 
+/// How a name ends before its number. kazoo searches for its own at the end of a name, whatever precedes them.
+const ENDINGS: [(&str, Dialect, Mode); 4] = [
+    ("__lock__", Dialect::Kazoo, Mode::Exclusive),
+    ("__rlock__", Dialect::Kazoo, Mode::Shared),
+    ("__WRIT__", Dialect::CuratorRw, Mode::Exclusive),
+    ("__READ__", Dialect::CuratorRw, Mode::Shared),
+];
+
 /// Dialect and mode of the name without its sequence number.
 fn classify(prefix: &str) -> Option<(Dialect, Mode)> {
     // Curator sorts by what follows the last `lock-`, whatever precedes it.
     if prefix == "lock-" || prefix.ends_with("-lock-") {
         return Some((Dialect::Curator, own_mode(prefix).unwrap_or(Mode::Exclusive)));
     }
-    // kazoo searches for these at the end of a name, whatever precedes them.
-    if prefix.ends_with("__lock__") {
-        return Some((Dialect::Kazoo, Mode::Exclusive));
-    }
-    if prefix.ends_with("__rlock__") {
-        return Some((Dialect::Kazoo, Mode::Shared));
-    }
-    if prefix.ends_with("__WRIT__") {
-        return Some((Dialect::CuratorRw, Mode::Exclusive));
-    }
-    if prefix.ends_with("__READ__") {
-        return Some((Dialect::CuratorRw, Mode::Shared));
+    if let Some((_, dialect, mode)) = ENDINGS.into_iter().find(|(ending, ..)| prefix.ends_with(ending)) {
+        return Some((dialect, mode));
     }
     let session = prefix.strip_prefix("x-")?.strip_suffix('-')?;
     is_session(session).then_some((Dialect::Curator, Mode::Exclusive))
@@ -201,14 +192,20 @@ fn classify(prefix: &str) -> Option<(Dialect, Mode)> {
 /// All other clients that use such names are exclusive, so a name counts as shared or as a permit only if it
 /// has the full shape of ours.
 fn own_mode(prefix: &str) -> Option<Mode> {
-    let (uuid, rest) = prefix.strip_prefix("_c_")?.split_at_checked(36)?;
-    if !is_uuid(uuid) {
-        return None;
-    }
+    let (_, rest) = after_uuid(prefix)?;
     if rest == "-read-lock-" {
         return Some(Mode::Shared);
     }
     rest.strip_prefix("-permits")?.strip_suffix("-lock-").and_then(parse_permits).map(Mode::Permits)
+}
+
+/// The UUID with which Curator, and we, protect a name, and what follows it.
+fn after_uuid(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix("_c_")?.split_at_checked(36).filter(|(uuid, _)| is_uuid(uuid))
+}
+
+pub(super) fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 pub(super) fn is_uuid(text: &str) -> bool {
@@ -221,8 +218,7 @@ pub(super) fn is_uuid(text: &str) -> bool {
 
 /// A session id as Java's `WriteLock` writes it, in signed decimal, or C's `zoo_lock`, in `%016lx`.
 fn is_session(text: &str) -> bool {
-    let hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    hex || (!text.starts_with('+') && text.parse::<i64>().is_ok())
+    text.len() == 16 && is_hex(text) || (!text.starts_with('+') && text.parse::<i64>().is_ok())
 }
 
 #[cfg(test)]
