@@ -57,9 +57,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         smallest = Some(rank);
         rest = after;
     }
-    let seconds = u64::try_from(total / 1_000_000_000).map_err(|_| HINT)?;
-    let nanos = u32::try_from(total % 1_000_000_000).map_err(|_| HINT)?;
-    Ok(Duration::new(seconds, nanos))
+    Ok(Duration::from_nanos(u64::try_from(total).map_err(|_| HINT)?))
 }
 
 /// Splits before the first character that `ends`; `None` when nothing comes before it.

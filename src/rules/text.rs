@@ -14,21 +14,12 @@ pub const TEXT_LIMIT: usize = 100;
 /// that are invisible or change the direction of writing, become U+FFFD. A longer text ends in an
 /// ellipsis.
 pub fn printable(text: &str) -> String {
-    let mut shown = String::new();
-    let mut length = 0;
-    for (number, word) in text.split_whitespace().enumerate() {
-        let space = (number > 0).then_some(' ');
-        for character in space.into_iter().chain(word.chars()) {
-            if length == TEXT_LIMIT {
-                shown.pop();
-                shown.push('…');
-                return shown;
-            }
-            shown.push(if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character });
-            length += 1;
-        }
+    let words: Vec<_> = text.split_whitespace().collect();
+    let shown = legible(&words.join(" "));
+    if shown.chars().count() <= TEXT_LIMIT {
+        return shown;
     }
-    shown
+    shown.chars().take(TEXT_LIMIT - 1).chain(['…']).collect()
 }
 
 /// The longest text, in bytes, that is stored in a node: more than [`printable`] shows of it.
