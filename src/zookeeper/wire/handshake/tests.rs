@@ -101,6 +101,6 @@ fn the_password_is_not_shown() {
     let attempt = format!("{:?}", Attempt::resume(identity(5), ASKED));
     assert_eq!(
         attempt,
-        format!("Attempt {{ outbox: 49 bytes, sent_at: None, inbox: 0 bytes, resumes: Some({shown}) }}")
+        format!("Attempt {{ outbox: 49 bytes, sent_at: None, inbox: 0 bytes, asked: {shown}, resumes: true }}")
     );
 }
