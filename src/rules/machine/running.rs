@@ -83,7 +83,7 @@ impl Stopping {
 
     /// Within what time the lock frees itself, if it is held.
     fn frees_within(&self) -> Option<Duration> {
-        (self.cause != Cause::Loss).then(|| self.lease.terms.timeout)
+        (self.cause != Cause::Loss).then_some(self.lease.terms.timeout)
     }
 
     /// The lock is lost, which is told once.
