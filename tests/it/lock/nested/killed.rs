@@ -302,11 +302,13 @@ fn outer_zklock_killed_with_its_guard_at_a_terminal() {
     // The outer zklock leads the session, so its death sends SIGHUP (_exit(2)). A command that ends by that, while the outer
     // guard is still there, leaves its children behind, as after any end of its own.
     let (mut outer, next) = nested_at(&terminal, &scratch, "trap '' HUP; INNER & wait");
-    process::stop(inner_keeper(&outer).pid);
+    let keeper = inner_keeper(&outer).pid;
+    process::stop(keeper);
     let killed = Moment::now();
     kill_pair(&find(&outer, "the outer guard", |process| process.pid == outer.guard()));
     outer.wait().expect_signal(Signal::SIGKILL);
     expect_next(&scratch, next);
+    process::send(keeper, Signal::SIGCONT);
     outer.wait_until_nothing_is_left();
     // Not only when the lease is over that the inner guard knows of.
     assert!(scratch.last_alive("inner") < killed.after(SOON), "{:?}", scratch.log());
