@@ -64,7 +64,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// What to name when the file at this path is of no use.
+    /// What to name when the file at this path cannot be used.
     pub fn named(&self) -> String {
         match &self.origin {
             Origin::File { .. } => format!("{} ({})", self.name, self.origin),
@@ -73,7 +73,7 @@ impl Setting {
     }
 }
 
-/// What to say when a file is of no use, with the place that named it.
+/// What to say when a file cannot be used, with the place that named it.
 pub fn unfit(settings: &[Setting], unfit: UnfitFile) -> String {
     match settings.iter().find(|setting| Some(setting.name) == unfit.setting) {
         Some(setting) => format!("{}: {}", setting.named(), unfit.why),

@@ -28,7 +28,7 @@ pub trait KeeperIo {
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
     /// Opens a session, however long it takes; `unreachable` is told the reason each time that all servers
-    /// have been tried in vain. Returns a failure only where trying again is of no use.
+    /// have been tried in vain. Returns a failure only where trying again would fail as well.
     fn open(
         &self,
         timeout: Duration,

@@ -176,7 +176,7 @@ pub enum Refusal {
         /// Ours.
         ours: u64,
     },
-    /// A file that the user has named is of no use. The sentence says why.
+    /// A file that the user has named cannot be used. The sentence says why.
     File(String),
     /// Of `zklock fence`: the operating system refuses something.
     System(String),

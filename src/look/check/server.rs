@@ -43,7 +43,7 @@ pub(super) struct Server {
     pub lacks: Option<Vec<Lack>>,
     /// How its connections are encrypted. `None`: they are not.
     pub tls: Option<SeenTls>,
-    /// Why it is of no use, or not of full use.
+    /// Why it cannot be used, or not fully.
     pub error: Option<String>,
     /// What helps, if there is an error.
     pub cure: Cure,

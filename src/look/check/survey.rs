@@ -252,7 +252,7 @@ fn voters(config: &str) -> Option<(u64, BTreeSet<u8>)> {
         .filter(|(_, voters): &(_, BTreeSet<_>)| !voters.is_empty())
 }
 
-/// Why a server is of no use.
+/// Why a server cannot be used.
 enum Trouble {
     Open(NoProbe),
     Lost(String),

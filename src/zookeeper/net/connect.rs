@@ -19,7 +19,7 @@ use crate::zookeeper::session::channel::Channel as _;
 use crate::zookeeper::session::client::ClientSession;
 use crate::zookeeper::wire::handshake::{Granted, Identity};
 
-/// Servers that are of no use are tried again after this long, then after twice that, and so on.
+/// The servers are tried again after this long, then after twice that, and so on.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 

@@ -10,8 +10,8 @@ use crate::system::files::{brief, open_to_all};
 use crate::zookeeper::login::{Credential, Login, credential};
 
 /// Adds the credentials in the file of a login, once. `kept`: an empty file, which gets a copy of what is in there; or
-/// that copy, which is then read in its place. Returns what the user is to be warned of. Fails with the reason why the
-/// file is of no use.
+/// that copy, which is then read in its place. Returns what the user is to be warned of. The error says why the file
+/// cannot be used.
 pub fn load(login: &mut Login, kept: Option<&File>) -> Result<Option<String>, String> {
     if login.in_sight {
         let warning = "warning: every user can see the password with ps: use --auth-file or ZKLOCK_AUTH";

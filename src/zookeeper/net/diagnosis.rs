@@ -15,7 +15,7 @@ use crate::system::reactor::Reactor;
 /// How long to wait for a server to say what is the matter with it.
 const DIAGNOSIS: Duration = Duration::from_secs(1);
 
-/// Why one server was of no use.
+/// Why one server has opened no session.
 pub(super) enum ServerTrouble {
     /// The session that was to be resumed is over.
     SessionOver,
@@ -48,7 +48,7 @@ pub(super) struct Round<'a, 'p> {
 }
 
 impl Round<'_, '_> {
-    /// Why one of the servers was of no use: the first one where TLS has failed, or else the first one. The same one each
+    /// Why one of the servers has opened no session: the first one where TLS has failed, or else the first one. The same one each
     /// time, so that the same reason is not told again.
     pub(super) async fn tell(&self, troubles: &[(SocketAddr, ServerTrouble)]) -> String {
         let trouble = |server| troubles.iter().find(|(troubled, _)| *troubled == server).map(|(_, trouble)| trouble);

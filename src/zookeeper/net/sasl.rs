@@ -44,7 +44,7 @@ pub(super) enum LoginTrouble {
     Refused(String),
     /// The server has closed the connection in place of an answer. ZooKeeper 3.4 does that if it refuses the login.
     Closed,
-    /// The connection is of no use, for this reason.
+    /// The connection cannot be used, for this reason.
     Lost(String),
 }
 

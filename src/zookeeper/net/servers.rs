@@ -66,7 +66,8 @@ impl<'p> Servers<'p> {
         Self { connect, security, login, hosts, unresolved: RefCell::default(), distrusted: Cell::new(None) }
     }
 
-    /// The same, with all files read that it takes to be let in; see [`credentials::load`] for `kept`. Returns as well what the user is to be warned of. Fails with the reason why a file is of no use.
+    /// The same, with all files read that it takes to be let in; see [`credentials::load`] for `kept`. Returns as well what
+    /// the user is to be warned of. The error says why a file cannot be used.
     pub fn open(
         connect: &'p ConnectString,
         tls: Option<&'p Tls>,

@@ -67,7 +67,7 @@ pub struct Encryption {
     pub not_after: Option<i64>,
 }
 
-/// Why one of our own files is of no use.
+/// Why one of our own files cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfitFile {
     /// The setting that names the file. `None`: it is not about one file that a setting names.
@@ -102,7 +102,7 @@ impl<'p> Security<'p> {
         Self { tls, loaded: RefCell::new(None) }
     }
 
-    /// Reads our own files. Returns what the user is to be warned of. Fails with the reason why they are of no use.
+    /// Reads our own files. Returns what the user is to be warned of. The error says why a file cannot be used.
     pub fn read(&self) -> Result<Option<String>, UnfitFile> {
         self.loaded.replace(Some(load(self.tls)?));
         Ok(self.tls.own.as_ref().and_then(|own| files::exposed(own.key())))

@@ -37,7 +37,7 @@ pub trait Channel: Display {
     fn distrust(&self);
 }
 
-/// Why a server that was asked for a session is of no use.
+/// Why a server has opened no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
     /// The session that was to be resumed is over.

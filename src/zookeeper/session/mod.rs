@@ -1,7 +1,7 @@
 //! A ZooKeeper session, as a keeper needs it.
 //!
-//! [`client`] speaks ZooKeeper's protocol over any [`channel`]; [`net::tcp`](crate::zookeeper::net::tcp) has the real one, and the simulator of the tests
-//! another. [`look`] has what only looks at locks.
+//! [`client`] speaks ZooKeeper's protocol over any [`channel`]: [`net::tcp`](crate::zookeeper::net::tcp) has the real one,
+//! the simulator of the tests another. [`look`] has what only looks at locks.
 
 mod acl; // who may do what with our nodes
 mod alter; // what `zklock break` changes
