@@ -1,8 +1,8 @@
 //! One thread, one poll(2): what it takes to run an `async fn`.
 //!
-//! There is one future, and no waker. In each turn the future is polled, and whatever in it cannot go on notes what it
+//! There is one future, and no waker. In each round the future is polled, and whatever in it cannot go on notes what it
 //! waits for: a descriptor or an instant. If nothing completes, the process sleeps in poll(2) until one of these
-//! comes, and the next turn begins. What it waits for is noted anew in each turn, so nothing has to be taken back.
+//! comes, and the next round begins. What it waits for is noted anew in each round, so nothing has to be taken back.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -20,14 +20,14 @@ use crate::system::clock::{self, Alarm};
 #[derive(Debug)]
 pub struct Reactor {
     alarm: Alarm,
-    /// What the future waits for in this turn.
+    /// What the future waits for in this round.
     descriptors: RefCell<Vec<(RawFd, PollFlags)>>,
     /// What poll(2) has said of these when we slept last. What has come is told once, because it is taken.
     known: RefCell<Vec<(RawFd, PollFlags, bool)>>,
     earliest: Cell<Option<Instant>>,
-    /// Whether there is to be another turn at once.
+    /// Whether there is to be another round at once.
     again: Cell<bool>,
-    turn: Cell<u64>,
+    round: Cell<u64>,
 }
 
 impl Reactor {
@@ -39,7 +39,7 @@ impl Reactor {
             known: RefCell::default(),
             earliest: Cell::new(None),
             again: Cell::new(false),
-            turn: Cell::new(0),
+            round: Cell::new(0),
         })
     }
 
@@ -49,7 +49,7 @@ impl Reactor {
         let mut context = Context::from_waker(Waker::noop());
         let mut is_awake = false;
         loop {
-            self.turn.set(self.turn.get() + 1);
+            self.round.set(self.round.get() + 1);
             self.descriptors.borrow_mut().clear();
             self.earliest.set(None);
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
@@ -59,7 +59,7 @@ impl Reactor {
                 is_awake = false;
                 self.sleep()?;
             } else if std::mem::replace(&mut is_awake, true) {
-                // After a second turn without a sleep, what poll(2) said is out of date: it is asked again.
+                // After a second round without a sleep, what poll(2) said is out of date: it is asked again.
                 self.known.borrow_mut().clear();
             }
         }
@@ -70,8 +70,8 @@ impl Reactor {
         let descriptors = self.descriptors.borrow();
         let waits = descriptors.iter().map(|&(number, events)| {
             #[expect(unsafe_code, reason = "what is noted does not live as long as a borrow would have to")]
-            // SAFETY: poll(2) only looks at it. If it was closed after it was noted in this turn, or its number is
-            // another descriptor's by now, there is a turn for nothing, in which it is not noted again.
+            // SAFETY: poll(2) only looks at it. If it was closed after it was noted in this round, or its number is
+            // another descriptor's by now, there is a round for nothing, in which it is not noted again.
             PollFd::new(unsafe { BorrowedFd::borrow_raw(number) }, events)
         });
         let mut waits: Vec<_> = waits.chain([PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN)]).collect();
@@ -99,22 +99,22 @@ impl Reactor {
         }
     }
 
-    /// The number of this turn, for what is to be done once in each.
-    pub fn turn(&self) -> u64 {
-        self.turn.get()
+    /// The number of this round, for what is to be done once in each.
+    pub fn round(&self) -> u64 {
+        self.round.get()
     }
 
-    /// Something has changed that what was polled before in this turn may be waiting for.
-    pub fn take_another_turn(&self) {
+    /// Something has changed that what was polled before in this round may be waiting for.
+    pub fn poll_again(&self) {
         self.again.set(true);
     }
 
-    /// The next turn begins no later than there is one of these `events`, or an error, at this descriptor.
+    /// The next round begins no later than there is one of these `events`, or an error, at this descriptor.
     pub fn wake_on(&self, descriptor: BorrowedFd<'_>, events: PollFlags) {
         self.descriptors.borrow_mut().push((descriptor.as_raw_fd(), events));
     }
 
-    /// The next turn begins no later than `at`.
+    /// The next round begins no later than `at`.
     pub fn wake_at(&self, at: Instant) {
         self.earliest.set(Some(self.earliest.get().map_or(at, |earliest| earliest.min(at))));
     }
@@ -161,8 +161,8 @@ mod tests {
         let (first, ()) = reactor.run(first_of([after(60_000), after(20), after(40_000)].into_iter())).unwrap();
         assert_eq!(first, 1);
         assert!(clock::now() >= begin + Duration::from_millis(20));
-        // One turn to note what is waited for, and one when it has come.
-        assert_eq!(reactor.turn(), 2);
+        // One round to note what is waited for, and one when it has come.
+        assert_eq!(reactor.round(), 2);
     }
 
     #[test]
@@ -180,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn another_turn_comes_at_once() {
+    fn another_round_comes_at_once() {
         let reactor = Reactor::new().unwrap();
         let flag = Cell::new(false);
         let waits = poll_fn(|_| if flag.get() { Poll::Ready("seen") } else { Poll::Pending });
         let sets = poll_fn(|_| {
             if !flag.replace(true) {
-                reactor.take_another_turn();
+                reactor.poll_again();
             }
             Poll::Pending
         });

@@ -320,11 +320,11 @@ impl Channel for SimChannel {
         Ok(count)
     }
 
-    fn turn(&self) -> u64 {
+    fn round(&self) -> u64 {
         self.state.borrow().keepers[self.keeper].turn
     }
 
-    fn take_another_turn(&self) {
+    fn poll_again(&self) {
         self.state.borrow_mut().touch_keeper(self.keeper);
     }
 

@@ -57,7 +57,7 @@ pub(super) async fn race<'p>(
                     Err(trouble) => {
                         troubles.push((one.channel.address.socket, trouble));
                         // Where only one server is asked at a time, another may be asked now.
-                        reactor.take_another_turn();
+                        reactor.poll_again();
                     }
                 }
             }

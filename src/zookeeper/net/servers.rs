@@ -135,7 +135,7 @@ impl<'p> Servers<'p> {
             let reason = self.look_up(reactor).await;
             let pause = if reason.is_some() { LOOK_UP_AGAIN.0 } else { LOOK_UP_AGAIN.1 };
             self.unresolved.replace(reason);
-            reactor.take_another_turn();
+            reactor.poll_again();
             reactor.sleep_until(clock::now() + pause).await;
         }
     }
@@ -147,7 +147,7 @@ impl<'p> Servers<'p> {
             match addresses_of(host.server, reactor).await {
                 Ok(found) => {
                     host.known.replace(found);
-                    reactor.take_another_turn();
+                    reactor.poll_again();
                     None
                 }
                 Err(why) => {

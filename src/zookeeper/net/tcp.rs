@@ -136,12 +136,12 @@ impl Channel for TcpChannel<'_> {
         }
     }
 
-    fn turn(&self) -> u64 {
-        self.reactor.turn()
+    fn round(&self) -> u64 {
+        self.reactor.round()
     }
 
-    fn take_another_turn(&self) {
-        self.reactor.take_another_turn();
+    fn poll_again(&self) {
+        self.reactor.poll_again();
     }
 
     fn wake_at(&self, at: Instant) {
@@ -154,7 +154,7 @@ impl Channel for TcpChannel<'_> {
                 let mut tls = tls.borrow_mut();
                 // poll(2) knows nothing of them.
                 if tls.has_unread() {
-                    self.reactor.take_another_turn();
+                    self.reactor.poll_again();
                 }
                 unsent || tls.has_unsent()
             }

@@ -10,7 +10,7 @@ use crate::zookeeper::wire::handshake::{Attempt, Granted};
 
 /// A stream of bytes to a server and back, with a clock, and a way to be polled again. `Display` names the server.
 ///
-/// What uses it is polled in turns, as [`crate::system::reactor`] says, and asks anew in each turn for the next one.
+/// What uses it is polled in rounds, as [`crate::system::reactor`] says, and asks anew in each round for the next one.
 pub trait Channel: Display {
     /// Now, on the clock that counts sleep.
     fn now(&self) -> Instant;
@@ -21,16 +21,16 @@ pub trait Channel: Display {
     /// Sends what can be sent without waiting, as [`io::Write::write`] does.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// The number of this turn, for what is to be done once in each.
-    fn turn(&self) -> u64;
+    /// The number of this round, for what is to be done once in each.
+    fn round(&self) -> u64;
 
-    /// Something has changed that what was polled before in this turn may be waiting for.
-    fn take_another_turn(&self);
+    /// Something has changed that what was polled before in this round may be waiting for.
+    fn poll_again(&self);
 
-    /// The next turn begins no later than `at`.
+    /// The next round begins no later than `at`.
     fn wake_at(&self, at: Instant);
 
-    /// The next turn begins no later than bytes come, or the end; if `unsent`, no later than bytes can be sent.
+    /// The next round begins no later than bytes come, or the end; if `unsent`, no later than bytes can be sent.
     fn wake_on_bytes(&self, unsent: bool);
 
     /// The next connections are to another server than this one, as long as another one answers.

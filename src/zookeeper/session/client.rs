@@ -1,7 +1,7 @@
 //! The session: ZooKeeper's protocol over a [`Channel`].
 //!
 //! [`ClientSession::lost`] has to be polled for as long as the session is used: it reads, writes, and sees to it that
-//! the server hears from us. Requests that are made in the same turn leave together: in the next, or in this one if the
+//! the server hears from us. Requests that are made in the same round leave together: in the next, or in this one if the
 //! server owes no answer.
 
 use std::cell::RefCell;
@@ -66,8 +66,8 @@ struct Wire {
     closed_over_creation: bool,
     /// The scheme of a login that the server has refused.
     refused: Option<String>,
-    /// The turn in which it was last looked at.
-    turn: u64,
+    /// The round in which it was last looked at.
+    round: u64,
 }
 
 impl<C: Channel> ClientSession<C> {
@@ -92,7 +92,7 @@ impl<C: Channel> ClientSession<C> {
                 is_lost: false,
                 closed_over_creation: false,
                 refused: None,
-                turn: 0,
+                round: 0,
             }),
             protection: Protection::Open,
         }
@@ -114,22 +114,22 @@ impl<C: Channel> ClientSession<C> {
         self.protection
     }
 
-    /// Reads and writes what can be without waiting, once in each turn. What is asked later in it, of a server that owes no
+    /// Reads and writes what can be without waiting, once in each round. What is asked later in it, of a server that owes no
     /// answer, leaves in it too. If there are others to wait for, many requests leave in one write.
     fn go_on(&self) {
         let mut wire = self.wire.borrow_mut();
-        let turn = self.channel.turn();
-        let is_next_turn = std::mem::replace(&mut wire.turn, turn) != turn;
-        if wire.is_lost || !is_next_turn && wire.connection.is_owed() {
+        let round = self.channel.round();
+        let is_next_round = std::mem::replace(&mut wire.round, round) != round;
+        if wire.is_lost || !is_next_round && wire.connection.is_owed() {
             return;
         }
-        match if is_next_turn { wire.exchange(&self.channel) } else { wire.write(&self.channel) } {
+        match if is_next_round { wire.exchange(&self.channel) } else { wire.write(&self.channel) } {
             Ok(()) => {}
             Err(why) => {
                 log::info!("connection to {} lost: {why}", self.channel);
                 wire.is_lost = true;
                 wire.closed_over_creation = is_end(&why) && wire.connection.owes_creation();
-                self.channel.take_another_turn();
+                self.channel.poll_again();
             }
         }
     }
@@ -166,7 +166,7 @@ impl<C: Channel> ClientSession<C> {
         let slot = Slot::default();
         let waits = Waits { slot: Rc::clone(&slot), watch, login: None };
         let queued = self.wire.borrow_mut().connection.request(request, waits, self.channel.now());
-        self.channel.take_another_turn();
+        self.channel.poll_again();
         async move {
             match queued {
                 // The connection is lost, and nothing comes any more.
@@ -178,7 +178,7 @@ impl<C: Channel> ClientSession<C> {
                 if let Some(scheme) = &self.wire.borrow().refused {
                     return Poll::Ready(Err(failure::of_login(scheme)));
                 }
-                // After the loss as well: the reply may have come in the same turn, before it.
+                // After the loss as well: the reply may have come in the same round, before it.
                 slot.take().map_or(Poll::Pending, Poll::Ready)
             })
             .await
@@ -196,10 +196,10 @@ impl Wire {
             has_heard = true;
         }
         if has_heard {
-            channel.take_another_turn();
+            channel.poll_again();
         }
         match read {
-            // What came before the end is for others to see first. The end is still there in the next turn.
+            // What came before the end is for others to see first. The end is still there in the next round.
             Err(_) if has_heard => return Ok(()),
             read => read?,
         }
@@ -233,7 +233,7 @@ impl Wire {
                 Err(error) => return Err(error),
             }
         }
-        channel.take_another_turn();
+        channel.poll_again();
         Ok(())
     }
 
@@ -292,7 +292,7 @@ impl<C: Channel> Session for ClientSession<C> {
 
     fn set_pace(&self, pace: Pace) {
         self.wire.borrow_mut().connection.set_pace(pace);
-        self.channel.take_another_turn();
+        self.channel.poll_again();
     }
 
     fn take_contacts(&self) -> Vec<Contact> {
