@@ -135,9 +135,10 @@ impl Job {
         self.make_guard(command, ties, kept_open)?;
         let mut opened = self.open(ties, variables, until);
         if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {
-            // What waited at the gate has been killed.
+            // The guard, or what waited at its gate, has died meanwhile. The guard may have said why.
+            let why = self.guard.as_ref().and_then(|guarded| guarded.guard.failure());
             self.dismiss_guard();
-            self.make_guard(command, ties, kept_open)?;
+            self.make_guard(command, ties, kept_open).map_err(|error| why.unwrap_or(error))?;
             opened = self.open(ties, variables, until);
         }
         let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|guarded| guarded.guard.failure());
