@@ -6,7 +6,7 @@
 mod harness;
 
 mod command; // the command
-mod documents;
+mod documents; // documents and source
 mod faults; // faults of the network and of servers
 mod fence; // zklock fence: the work is done where the file is
 mod lock; // taking a lock and giving it back
@@ -16,4 +16,4 @@ mod nodes; // what is in ZooKeeper
 mod protocol; // ZooKeeper's protocol, below all of this
 mod rights; // who may do what
 mod says; // what zklock says
-mod surroundings; // signals, terminals and surroundings // documents and source
+mod surroundings; // signals, terminals and surroundings
