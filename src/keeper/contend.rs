@@ -214,13 +214,13 @@ impl<O: KeeperIo> Keeper<'_, O> {
             let beat = self.beat_now();
             // Of several nodes the servers would say nothing anyway.
             let stats = Some(&self.session.stats).filter(|stats| prefixes.len() == 1 && stats.may_be_known());
-            stats.inspect(|stats| stats.ask());
+            stats.inspect(|stats| stats.count_attempt());
             // Both requests leave back to back and are answered in order, so the list contains the nodes.
             let created = session.create(&prefixes, &data, !self.is_single(), stats.is_some());
             let listed = session.children(lock.as_str());
             // The requests leave before the supervisor is told. It forks the guard then, perhaps on our processor.
             let (created, ()) = zip(created, self.tell_of_session(session)).await;
-            stats.inspect(|stats| stats.answered());
+            stats.inspect(|stats| stats.reset());
             match created {
                 Ok(Created { paths, stat }) => {
                     // A creation goes through the quorum, as a beat does; but it says nothing about nodes
@@ -241,8 +241,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 // Servers before 3.5. They have no containers either.
                 Err(Failure::Unimplemented) if stats.is_some() => {
                     log::info!("the server is older than ZooKeeper 3.5");
-                    self.session.stats.is_unknown();
-                    self.session.containers.is_unknown();
+                    self.session.stats.mark_unknown();
+                    self.session.containers.mark_unknown();
                     return Err(StepEnd::Reconnect);
                 }
                 Err(Failure::Unknown(why)) => {
@@ -272,15 +272,15 @@ impl<O: KeeperIo> Keeper<'_, O> {
 
     async fn create_parents(&self, session: &O::Session, lock: &LockPath) -> Result<(), StepEnd> {
         let containers = Some(&self.session.containers).filter(|containers| containers.may_be_known());
-        containers.inspect(|containers| containers.ask());
+        containers.inspect(|containers| containers.count_attempt());
         let created = session.create_parents(lock.as_str(), containers.is_some()).await;
-        containers.inspect(|containers| containers.answered());
+        containers.inspect(|containers| containers.reset());
         match created {
             Ok(()) => {}
             Err((Failure::NoNode, _)) => return Err(StepEnd::Final(Report::Refused(Refusal::NoChroot))),
             Err((Failure::Unimplemented, _)) if containers.is_some() => {
                 log::info!("the server has no containers");
-                self.session.containers.is_unknown();
+                self.session.containers.mark_unknown();
                 return Err(StepEnd::Reconnect);
             }
             // Nodes that exist already are no error, so the caller can simply try again.

@@ -90,9 +90,9 @@ struct SessionState<S: Session> {
     /// The granted timeout, and before that the one to ask for.
     timeout: Cell<Duration>,
     /// `createContainer`
-    containers: Newer,
+    containers: OptionalRequest,
     /// `create2`, which answers with the stat of what it has created.
-    stats: Newer,
+    stats: OptionalRequest,
 }
 
 /// A kind of request that not all servers know. ZooKeeper has them since 3.5.
@@ -101,12 +101,12 @@ struct SessionState<S: Session> {
 /// request that stays unanswered twice in a row counts as unknown. If it was the network, there is little harm: what is
 /// asked for instead does the same, with one request more, or leaves nodes behind.
 #[derive(Default)]
-struct Newer {
+struct OptionalRequest {
     /// How often it was asked without an answer.
     unanswered: Cell<u32>,
 }
 
-impl Newer {
+impl OptionalRequest {
     const ENOUGH: u32 = 2;
 
     /// Whether it is worth a try.
@@ -114,16 +114,16 @@ impl Newer {
         self.unanswered.get() < Self::ENOUGH
     }
 
-    fn ask(&self) {
+    fn count_attempt(&self) {
         self.unanswered.set(self.unanswered.get() + 1);
     }
 
-    fn answered(&self) {
+    fn reset(&self) {
         self.unanswered.set(0);
     }
 
     /// It is not asked again in this session.
-    fn is_unknown(&self) {
+    fn mark_unknown(&self) {
         self.unanswered.set(Self::ENOUGH);
     }
 }
@@ -187,8 +187,8 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
                 identity: RefCell::new(None),
                 connection: RefCell::new(None),
                 timeout: Cell::new(plan.settings.session_timeout),
-                containers: Newer::default(),
-                stats: Newer::default(),
+                containers: OptionalRequest::default(),
+                stats: OptionalRequest::default(),
             },
             beats: Beats {
                 last: Cell::new(None),

@@ -38,13 +38,13 @@ impl Manager {
         Self { socket, ask_at }
     }
 
-    /// When to call [`Self::wait`] next.
+    /// When to call [`Self::extend_start_timeout`] next.
     pub(super) fn ask_at(&self) -> Option<Instant> {
         self.ask_at
     }
 
     /// We still wait: the manager must not take us for a service that does not start.
-    pub(super) fn wait(&mut self, now: Instant) {
+    pub(super) fn extend_start_timeout(&mut self, now: Instant) {
         if self.ask_at.is_some_and(|at| at <= now) {
             self.ask_at = Some(now + EVERY);
             self.tell(&format!("EXTEND_TIMEOUT_USEC={}", MORE.as_micros()));

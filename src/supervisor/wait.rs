@@ -34,7 +34,7 @@ impl Supervisor<'_> {
             self.ready = Ready::ALL;
             return Ok(());
         }
-        self.manager.wait(clock::now());
+        self.manager.extend_start_timeout(clock::now());
         let look_again = self.caller.as_ref().and_then(Caller::look_again).map(|pause| clock::now() + pause);
         let others = self.manager.ask_at().into_iter().chain(look_again);
         let wake_at = turns.deadline().into_iter().chain(others).min();

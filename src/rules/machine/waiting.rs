@@ -80,7 +80,7 @@ impl Machine {
     pub(super) fn waiting(&mut self, now: Instant, waiting: Waiting, event: Event) -> Transition {
         match event {
             // A pause begins when a keeper is of no more use: what it still says does not count.
-            Event::Keeper(_) | Event::KeeperGone if matches!(waiting, Waiting::Pausing(_)) => wait(waiting, None),
+            Event::Keeper(_) | Event::KeeperGone if matches!(waiting, Waiting::Pausing(_)) => stay(waiting, None),
             Event::Keeper(report) => self.reported(now, waiting, report),
             Event::KeeperGone => self.keeper_crashed(waiting),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), None),
@@ -90,11 +90,11 @@ impl Machine {
                     // The stop has removed the waiting line, and no event may redraw it for long.
                     effects.push(Effect::Say(Notice::Waiting(view.clone())));
                 }
-                wait(waiting, effects)
+                stay(waiting, effects)
             }
             Event::CallerGone => give_up(now, Outcome::NotFree, Notice::CallerGone),
             Event::Timer => self.time_has_come(now, waiting),
-            Event::Command(_) | Event::OnLost(_) => wait(waiting, None),
+            Event::Command(_) | Event::OnLost(_) => stay(waiting, None),
         }
     }
 
@@ -106,7 +106,7 @@ impl Machine {
             (Report::Refused(refusal), _) => give_up(now, refusal.outcome(), Notice::Refused(refusal)),
             (Report::Revoked(by), _) => give_up(now, Outcome::Lost, Notice::Revoked { by, stops: false }),
             (Report::Queue(_) | Report::Borrows(_) | Report::Remark(_) | Report::Released { .. }, waiting) => {
-                wait(waiting, None)
+                stay(waiting, None)
             }
         }
     }
@@ -117,25 +117,25 @@ impl Machine {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 let connecting = Connecting { reason: Some(reason), ..connecting };
                 // No guard is needed while no server answers. The first connection makes another.
-                wait(Waiting::Connecting(connecting), [say, Effect::DismissGuard])
+                stay(Waiting::Connecting(connecting), [say, Effect::DismissGuard])
             }
             (Waiting::Connecting(_), Connectivity::Connected(timeout)) => self.connected(now, timeout),
             (Waiting::Queued(queued), Connectivity::Unreachable(reason)) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 // What is known of the contenders before us may be outdated from now on.
-                wait(Waiting::Queued(Queued { view: None, reason: Some(reason), ..queued }), [say])
+                stay(Waiting::Queued(Queued { view: None, reason: Some(reason), ..queued }), [say])
             }
             // There is a connection, but the login over it may still fail.
             (Waiting::Queued(queued), Connectivity::Shortened(timeout)) => {
-                wait(Waiting::Queued(Queued { terms: regranted(timeout, self.settings.kill_after), ..queued }), None)
+                stay(Waiting::Queued(Queued { terms: regranted(timeout, self.settings.kill_after), ..queued }), None)
             }
             (Waiting::Queued(queued), Connectivity::Connected(timeout)) => {
                 let terms = regranted(timeout, self.settings.kill_after);
                 let back = queued.reason.map(|_| Effect::Say(Notice::Reconnected));
-                wait(Waiting::Queued(Queued { terms, reason: None, ..queued }), back)
+                stay(Waiting::Queued(Queued { terms, reason: None, ..queued }), back)
             }
             (waiting @ Waiting::Connecting(_), Connectivity::Shortened(_))
-            | (waiting @ (Waiting::Pausing(_) | Waiting::Held(_)), _) => wait(waiting, None),
+            | (waiting @ (Waiting::Pausing(_) | Waiting::Held(_)), _) => stay(waiting, None),
         }
     }
 
@@ -150,7 +150,7 @@ impl Machine {
                 if terms.is_impatient() {
                     effects.push(Effect::Say(Notice::Impatient(terms)));
                 }
-                wait(Waiting::Queued(Queued { terms, view: None, reason: None }), effects)
+                stay(Waiting::Queued(Queued { terms, view: None, reason: None }), effects)
             }
             Err(no_room) => give_up(now, Outcome::Usage, Notice::NoRoom { no_room, granted: timeout }),
         }
@@ -189,10 +189,10 @@ impl Machine {
                 let pause = self.start_at.saturating_since(now);
                 let say = (!pause.is_zero()).then_some(Effect::Say(Notice::Pausing(pause)));
                 let held = Held { lease: Lease::new(queued.terms, from), grant, judge_at: now.max(self.start_at) };
-                return wait(Waiting::Held(held), say);
+                return stay(Waiting::Held(held), say);
             }
         };
-        wait(Waiting::Queued(queued), effects)
+        stay(Waiting::Queued(queued), effects)
     }
 
     fn time_has_come(&self, now: Instant, waiting: Waiting) -> Transition {
@@ -204,7 +204,7 @@ impl Machine {
             Waiting::Held(_) if is_over && now < self.start_at => self.unavailable(now, Blocker::OldLease),
             Waiting::Held(_) | Waiting::Pausing(_) if is_over => self.unavailable(now, Blocker::Late),
             Waiting::Held(held) if now >= held.judge_at => {
-                wait(Waiting::Held(Held { judge_at: now + JUDGE_AGAIN, ..held }), None)
+                stay(Waiting::Held(Held { judge_at: now + JUDGE_AGAIN, ..held }), None)
             }
             Waiting::Pausing(until) if now >= until => start_keeper(None),
             // Whether the session still lives is known only when the servers have confirmed the release.
@@ -217,7 +217,7 @@ impl Machine {
             }
             Waiting::Connecting(Connecting { until: Some(until), reason }) if now >= until => unreachable(now, reason),
             waiting @ (Waiting::Pausing(_) | Waiting::Connecting(_) | Waiting::Queued(_) | Waiting::Held(_)) => {
-                wait(waiting, None)
+                stay(waiting, None)
             }
         }
     }
@@ -267,7 +267,7 @@ impl Machine {
         }
         // Not all clients whose sessions have ended at the same moment: each hears of it in another microsecond.
         let jitter = pause.mul_f64(f64::from(now.since_boot().subsec_micros() % 1000) / 2000.0);
-        wait(Waiting::Pausing(now + pause + jitter), [say, Effect::EndKeeper, Effect::DismissGuard])
+        stay(Waiting::Pausing(now + pause + jitter), [say, Effect::EndKeeper, Effect::DismissGuard])
     }
 
     /// The keeper died without a word before the command was started. If it had a place in the queue, we have lost that
@@ -278,7 +278,7 @@ impl Machine {
             return (State::Finished, vec![Effect::Say(Notice::KeeperDied), Effect::Finish(Outcome::Internal)]);
         }
         match waiting {
-            Waiting::Pausing(_) | Waiting::Connecting(_) => wait(waiting, [Effect::StartKeeper]),
+            Waiting::Pausing(_) | Waiting::Connecting(_) => stay(waiting, [Effect::StartKeeper]),
             Waiting::Queued(_) | Waiting::Held(_) => {
                 start_keeper(Some(Effect::Say(Notice::Requeued { loss: None, pause: Duration::ZERO })))
             }
@@ -286,7 +286,7 @@ impl Machine {
     }
 }
 
-fn wait(waiting: Waiting, effects: impl IntoIterator<Item = Effect>) -> Transition {
+fn stay(waiting: Waiting, effects: impl IntoIterator<Item = Effect>) -> Transition {
     (State::Waiting(waiting), effects.into_iter().collect())
 }
 
@@ -294,7 +294,7 @@ fn wait(waiting: Waiting, effects: impl IntoIterator<Item = Effect>) -> Transiti
 /// back, because a server had answered.
 fn start_keeper(say: Option<Effect>) -> Transition {
     let connecting = Connecting { until: None, reason: None };
-    wait(Waiting::Connecting(connecting), say.into_iter().chain([Effect::StartKeeper]))
+    stay(Waiting::Connecting(connecting), say.into_iter().chain([Effect::StartKeeper]))
 }
 
 /// No server has answered in time.
