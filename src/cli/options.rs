@@ -5,7 +5,6 @@ use clap::ValueHint;
 
 use super::meaning::{connect_timeout, protection, session_timeout};
 use super::option::{KeyKind, Opt};
-
 use crate::cli::environment;
 use crate::zookeeper::net::address::ConnectString;
 

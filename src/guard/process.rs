@@ -19,7 +19,6 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 use super::gate::{self, GuardBirth, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse, above};
 use super::request;
-
 use crate::between::page::Page;
 use crate::guard::program::Call;
 use crate::guard::tree::{StartGroup, Tree};

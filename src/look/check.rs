@@ -16,7 +16,6 @@ use super::output::Output;
 use super::visit::LAST_ANSWER;
 use super::{EarlyEnd, json_line};
 use crate::cli::{Check, Operation, Origin, Setting, Verbosity};
-
 use crate::rules::outcome::Outcome;
 use crate::rules::rfc3339::rfc3339;
 use crate::system::clock;

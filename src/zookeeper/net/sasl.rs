@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use rustls::crypto::ring;
 
-use crate::system::files::brief;
-
+use super::digest_md5::Response;
 use super::tcp::TcpChannel;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
+use crate::system::files::brief;
 use crate::zookeeper::login::Sasl;
-use crate::zookeeper::net::digest_md5::Response;
 use crate::zookeeper::session::channel::{Channel, is_for_later, send};
 use crate::zookeeper::wire::connection::{Connection, ServerEvent};
 use crate::zookeeper::wire::error::Code;
