@@ -124,6 +124,8 @@ pub fn send_whole(socket: BorrowedFd<'_>, message: &[u8]) -> nix::Result<()> {
 mod tests {
     use std::time::Duration;
 
+    use nix::poll::{PollFd, PollFlags, PollTimeout};
+
     use super::*;
     use crate::rules::instant::Instant;
     use crate::rules::message::{Connectivity, Grant, GrantedLock, Order, Progress, Report};
@@ -135,6 +137,8 @@ mod tests {
         theirs.send(&Report::Released { was_busy: true }).unwrap();
         theirs.send(&Report::Connection(Connectivity::Unreachable("x".repeat(20_000)))).unwrap();
         drop(theirs);
+        // A child that another test forks just now has a copy until it executes its program.
+        poll(&mut [PollFd::new(ours.as_fd(), PollFlags::empty())], PollTimeout::NONE).unwrap();
         assert_eq!(ours.receive(), Received::Message(Report::Released { was_busy: true }));
         assert_eq!(
             ours.receive(),
