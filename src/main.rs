@@ -75,7 +75,7 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
         return outcome;
     }
     match cli::task(args, &ThisProcess) {
-        Ok(Task::Job(plan)) => run(*plan),
+        Ok(Task::Run(plan)) => run(*plan),
         Ok(Task::Operation(operation)) => {
             start_log(&operation.messages);
             secrets::enter();

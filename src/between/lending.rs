@@ -27,8 +27,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
 use nix::unistd::{pipe2, write};
 
-use crate::rules::lender::{Lender, Offer};
 use crate::rules::loans::{self, Processes, Unlent};
+use crate::rules::offer::Offer;
+use crate::rules::process_identity::ProcessIdentity;
 use crate::system::{process, signals};
 
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub struct Lending {
     writes: OwnedFd,
     /// A copy of `writes` that borrowers find; `None` once nothing more is lent.
     door: RefCell<Option<OwnedFd>>,
-    lender: Lender,
+    lender: ProcessIdentity,
     inode: u64,
 }
 
@@ -50,12 +51,12 @@ impl Lending {
     }
 
     /// This run, as its supervisor.
-    pub fn lender(&self) -> Lender {
+    pub fn lender(&self) -> ProcessIdentity {
         self.lender
     }
 
     /// What the process `root` and those below it are to be told, which may borrow the locks of this run.
-    pub fn offer(&self, root: Lender) -> Option<Offer> {
+    pub fn offer(&self, root: ProcessIdentity) -> Option<Offer> {
         let descriptor = self.door.borrow().as_ref()?.as_raw_fd().cast_unsigned();
         Some(Offer { lender: self.lender, root, descriptor, inode: self.inode })
     }
@@ -116,7 +117,7 @@ impl Processes for Proc {
         has(pipe.as_fd(), PollFlags::POLLIN)
     }
 
-    fn is_above(&self, root: Lender, pid: u32) -> Option<bool> {
+    fn is_above(&self, root: ProcessIdentity, pid: u32) -> Option<bool> {
         // If the process is the same before and after, it was so meanwhile. Before, because a process that /proc hides is
         // found by its number alone.
         let is_above = || {
@@ -148,13 +149,13 @@ fn open(offer: Offer) -> io::Result<File> {
     if pipe.metadata()?.ino() == offer.inode { Ok(pipe) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-pub fn process(pid: u32) -> io::Result<Lender> {
+pub fn process(pid: u32) -> io::Result<ProcessIdentity> {
     let started = process::started(pid)?.ok_or(io::ErrorKind::NotFound)?;
-    Ok(Lender { pid, started })
+    Ok(ProcessIdentity { pid, started })
 }
 
 /// Whether this process lives. An error: it may.
-pub fn lives(process: Lender) -> io::Result<bool> {
+pub fn lives(process: ProcessIdentity) -> io::Result<bool> {
     Ok(process::started(process.pid)? == Some(process.started))
 }
 

@@ -21,7 +21,7 @@ pub struct Link {
 }
 
 /// More than a socket has room for by default.
-const LONGEST: usize = 256 * 1024;
+const LONGEST_MESSAGE: usize = 256 * 1024;
 
 impl Link {
     /// Both ends, non-blocking and closed on exec.
@@ -59,7 +59,7 @@ impl Link {
         let mut buffer = self.buffer.borrow_mut();
         if buffer.is_empty() {
             // Its pages are taken only as they are used.
-            *buffer = vec![0; LONGEST];
+            *buffer = vec![0; LONGEST_MESSAGE];
         }
         loop {
             return match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use super::environment;
 use super::login;
 use super::meaning::{connect_timeout, log_filter_of};
 use super::options::{CONNECT_TIMEOUT, QUIET, VERBOSE, ZOOKEEPER};
 use super::origin::{Given, Origin, Setting};
 use super::tls;
 use super::values::Values;
-use crate::cli::environment;
 use crate::rules::duration;
 use crate::zookeeper::login::Login;
 use crate::zookeeper::net::address::ConnectString;
@@ -28,7 +28,7 @@ pub struct Access {
     /// Who we are to the servers.
     pub login: Login,
     /// Where all of this comes from, and the configuration files that were read.
-    pub settings: Vec<Setting>,
+    pub origins: Vec<Setting>,
 }
 
 /// How much to say.
@@ -53,19 +53,19 @@ pub enum Verbosity {
 
 impl Access {
     pub(super) fn read(values: &Values<'_>) -> Result<Self, String> {
-        let mut settings = values.config.files.clone();
+        let mut origins = values.config.files.clone();
         let (servers, given) = values.required(&ZOOKEEPER, str::parse::<ConnectString>)?;
         let servers_given = given.origin != Origin::Default;
-        settings.push(given.setting(servers.to_string()));
+        origins.push(given.setting(servers.to_string()));
         let (connect_timeout, given) = values.required(&CONNECT_TIMEOUT, connect_timeout)?;
-        settings.push(given.setting(duration::show(connect_timeout)));
+        origins.push(given.setting(duration::show(connect_timeout)));
         Ok(Self {
-            tls: tls::read(values, &servers, &mut settings)?,
-            login: login::read(values, &mut settings)?,
+            tls: tls::read(values, &servers, &mut origins)?,
+            login: login::read(values, &mut origins)?,
             servers_given,
             servers,
             connect_timeout,
-            settings,
+            origins,
         })
     }
 }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
+use super::environment;
 use super::option::KeyKind;
 use super::options::{CONFIG, KEYS};
 use super::origin::{Given, Origin, SYSTEMS, Setting};
 use super::refusal::{nearest, quoted};
-use crate::cli::environment;
 use crate::rules::text::legible;
 
 /// The user's file, in the directory for such files.

@@ -3,9 +3,9 @@
 use std::ffi::{CStr, CString, NulError, OsStr, OsString, c_char};
 use std::os::unix::ffi::OsStrExt as _;
 
-use crate::rules::lender::Offer;
 use crate::rules::message::Grant;
 use crate::rules::mode::Mode;
+use crate::rules::offer::Offer;
 
 /// The user's directory for configuration files.
 pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";

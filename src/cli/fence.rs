@@ -45,7 +45,7 @@ pub(super) fn read(values: &Values<'_>) -> Result<Plan, String> {
             connect_timeout: timeout,
             tls: None,
             login: Login::default(),
-            settings: vec![],
+            origins: vec![],
         },
         messages,
         request: LockRequest {

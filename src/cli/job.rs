@@ -32,7 +32,7 @@ pub fn job(args: impl IntoIterator<Item = OsString>, surroundings: &dyn Surround
 /// `args`: those of the main job, or `None` for `zklock hold`. What only one of them has is not given in the other.
 pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Plan, String> {
     let mut access = Access::read(values)?;
-    login::protect(&mut access.login, &access.settings, values)?;
+    login::protect(&mut access.login, &access.origins, values)?;
     let mode = mode(values)?;
     let dialects = dialects(values, mode)?;
     let patience = patience(values)?;

@@ -12,8 +12,8 @@ use crate::zookeeper::login::{GSSAPI, Login, Protection, credential};
 /// The `--auth-file` that is no login, in place of that of a weaker file.
 const NONE: &str = "/dev/null";
 
-/// Reads the settings of logging in. A credential of the run is not to be shown together with those of a file.
-pub(super) fn read(values: &Values<'_>, settings: &mut Vec<Setting>) -> Result<Login, String> {
+/// Reads the origins of logging in. A credential of the run is not to be shown together with those of a file.
+pub(super) fn read(values: &Values<'_>, origins: &mut Vec<Setting>) -> Result<Login, String> {
     let (secret, file) = (values.given(&AUTH), values.given(&AUTH_FILE));
     let mut login = Login::default();
     match (secret, file) {
@@ -25,10 +25,10 @@ pub(super) fn read(values: &Values<'_>, settings: &mut Vec<Setting>) -> Result<L
             // The service of Kerberos is no secret.
             login.in_sight = values.is_written(&AUTH) && credential.scheme != GSSAPI;
             login.credentials.push(credential);
-            settings.push(secret.setting(None));
+            origins.push(secret.setting(None));
         }
         (_, Some(file)) => {
-            login.file = Some(file.file(settings)?).filter(|path| path != Path::new(NONE));
+            login.file = Some(file.file(origins)?).filter(|path| path != Path::new(NONE));
         }
         _ => {}
     }
@@ -38,16 +38,16 @@ pub(super) fn read(values: &Values<'_>, settings: &mut Vec<Setting>) -> Result<L
     Ok(login)
 }
 
-/// Reads `--acl`, and returns it if it applies. `settings`: where login and certificate come from.
-pub(super) fn protect(login: &mut Login, settings: &[Setting], values: &Values<'_>) -> Result<Option<Setting>, String> {
+/// Reads `--acl`, and returns it if it applies. `origins`: where login and certificate come from.
+pub(super) fn protect(login: &mut Login, origins: &[Setting], values: &Values<'_>) -> Result<Option<Setting>, String> {
     let Some(acl) = values.given(&ACL) else { return Ok(None) };
     let wanted = acl.read(protection)?;
     // It belongs to the login that was taken back.
-    if !login.is_given() && settings.iter().any(|setting| takes_back(setting, &acl)) {
+    if !login.is_given() && origins.iter().any(|setting| takes_back(setting, &acl)) {
         return Ok(None);
     }
     // Whether a certificate counts as a login is for the servers to say.
-    let may_be_known = login.is_given() || settings.iter().any(|setting| setting.name == TLS_CERT.long);
+    let may_be_known = login.is_given() || origins.iter().any(|setting| setting.name == TLS_CERT.long);
     if wanted != Protection::Open && !may_be_known {
         let why = [AUTH_FILE, TLS_CERT].map(|option| acl.spelling(&option)).join(" or ");
         return Err(acl.refused(&format!("for those who log in; write {why} as well")));

@@ -92,13 +92,13 @@ pub(super) fn exit_status(text: &str) -> Result<u8, String> {
 }
 
 pub(super) fn description(text: &str) -> Result<Option<String>, String> {
-    const LONGEST: usize = 200;
+    const LONGEST_DESCRIPTION: usize = 200;
     if let Some(odd) = text.chars().find(|c| c.is_control()) {
         return Err(format!("contains U+{:04X}; write one line of plain text", u32::from(odd)));
     }
     let length = text.chars().count();
-    if length > LONGEST {
-        return Err(format!("{length} characters long; write at most {LONGEST}"));
+    if length > LONGEST_DESCRIPTION {
+        return Err(format!("{length} characters long; write at most {LONGEST_DESCRIPTION}"));
     }
     let text = text.trim();
     Ok((!text.is_empty()).then(|| text.to_owned()))

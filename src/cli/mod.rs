@@ -38,7 +38,7 @@ pub use refusal::Exit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Run a command under a lock or behind a fence, or hold a lock for another process.
-    Job(Box<Plan>),
+    Run(Box<Plan>),
     /// Any other subcommand.
     Operation(Box<Operation>),
 }
@@ -52,7 +52,7 @@ pub fn task(args: impl IntoIterator<Item = OsString>, surroundings: &dyn Surroun
     }
     match args.get(1).and_then(|first| first.to_str()).and_then(Subcommand::of_name) {
         Some(subcommand) => operation::read(subcommand, &args, surroundings),
-        None => Ok(Task::Job(Box::new(job(args, surroundings)?))),
+        None => Ok(Task::Run(Box::new(job(args, surroundings)?))),
     }
 }
 

@@ -90,11 +90,11 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &dyn
     let values = Values::read(subcommand.form(), &args[1..], surroundings);
     let values = values.map_err(|error| refused_by_clap(error, Some(subcommand)))?;
     if subcommand == Subcommand::Fence {
-        return Ok(Task::Job(Box::new(fence::read(&values)?)));
+        return Ok(Task::Run(Box::new(fence::read(&values)?)));
     }
     let values = values.with_config()?;
     if subcommand == Subcommand::Hold {
-        return Ok(Task::Job(Box::new(job::read(&values, None)?)));
+        return Ok(Task::Run(Box::new(job::read(&values, None)?)));
     }
     let mut access = Access::read(&values)?;
     let messages = Messages::read(&values)?;
@@ -131,10 +131,10 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &dyn
         Subcommand::Check => {
             let lock = values.words("lock").next().map(|text| lock_argument("LOCK", &text, servers)).transpose()?;
             let (session_timeout, given) = values.required(&SESSION_TIMEOUT, session_timeout)?;
-            access.settings.push(given.setting(duration::show(session_timeout)));
+            access.origins.push(given.setting(duration::show(session_timeout)));
             // It has no such option, but shows what a job would do.
-            let acl = login::protect(&mut access.login, &access.settings, &values)?;
-            access.settings.extend(acl);
+            let acl = login::protect(&mut access.login, &access.origins, &values)?;
+            access.origins.extend(acl);
             Subject::Check(Check { lock, session_timeout, json: values.is_written(&CHECK_JSON) })
         }
         Subcommand::Hold | Subcommand::Fence => unreachable!("both have been read"),

@@ -3,9 +3,9 @@
 
 use clap::ValueHint;
 
+use super::environment;
 use super::meaning::{connect_timeout, protection, session_timeout};
 use super::option::{KeyKind, Opt};
-use crate::cli::environment;
 use crate::zookeeper::net::address::ConnectString;
 
 pub(super) const ZOOKEEPER: Opt = Opt {

@@ -74,8 +74,8 @@ impl Setting {
 }
 
 /// What to say when a file cannot be used, with the place that named it.
-pub fn unfit(settings: &[Setting], unfit: UnfitFile) -> String {
-    match settings.iter().find(|setting| Some(setting.name) == unfit.setting) {
+pub fn unfit(origins: &[Setting], unfit: UnfitFile) -> String {
+    match origins.iter().find(|setting| Some(setting.name) == unfit.setting) {
         Some(setting) => format!("{}: {}", setting.named(), unfit.why),
         None => unfit.why,
     }
@@ -107,10 +107,10 @@ impl Given {
         Ok(PathBuf::from(&self.text))
     }
 
-    /// Its path, which is noted among the settings.
-    pub(super) fn file(&self, settings: &mut Vec<Setting>) -> Result<PathBuf, String> {
+    /// Its path, which is noted among the origins.
+    pub(super) fn file(&self, origins: &mut Vec<Setting>) -> Result<PathBuf, String> {
         let path = self.path()?;
-        settings.push(self.setting(path.to_string_lossy().into_owned()));
+        origins.push(self.setting(path.to_string_lossy().into_owned()));
         Ok(path)
     }
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::access::{Access, Messages};
-use crate::rules::lender::Offer;
 use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
+use crate::rules::offer::Offer;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Settings;
 

@@ -111,9 +111,9 @@ fn first_word(text: &str) -> &str {
 
 /// Text that came from outside, for a message: in quotes, on one line, cut when it is long.
 pub(super) fn quoted(text: &OsStr) -> String {
-    const LONGEST: usize = 100;
+    const LONGEST_QUOTE: usize = 100;
     let text = text.to_string_lossy();
-    let mut shown: String = text.chars().take(LONGEST).collect();
+    let mut shown: String = text.chars().take(LONGEST_QUOTE).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }

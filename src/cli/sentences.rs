@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cli::{Plan, Verbosity};
+use super::{Plan, Verbosity};
 use crate::rules::duration::{show, show_age, show_limit, show_measured};
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{self, LastRun};

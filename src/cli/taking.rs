@@ -18,7 +18,7 @@ use crate::zookeeper::net::address::ConnectString;
 /// The further locks. A lock that is named twice is taken once.
 pub(super) fn also(lock: &LockPath, values: &Values<'_>, servers: &ConnectString) -> Result<Vec<LockPath>, String> {
     // A report between our own processes carries all of them, each with the name of a node.
-    const LONGEST: usize = 16 * 1024;
+    const LONGEST_SUM: usize = 16 * 1024;
     const NODE: usize = 100;
     let mut also: Vec<LockPath> = vec![];
     for text in values.words(AND.long) {
@@ -27,7 +27,7 @@ pub(super) fn also(lock: &LockPath, values: &Values<'_>, servers: &ConnectString
             also.push(path);
         }
     }
-    if also.iter().map(|path| path.as_str().len() + NODE).sum::<usize>() > LONGEST {
+    if also.iter().map(|path| path.as_str().len() + NODE).sum::<usize>() > LONGEST_SUM {
         return Err(format!("--and: too many locks ({}); take fewer together", also.len()));
     }
     Ok(also)

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::rules::lender::Offer;
 use crate::rules::lock_path::LockPath;
+use crate::rules::offer::Offer;
 use crate::rules::settings::Settings;
 use crate::rules::signal::Signal;
 use crate::zookeeper::login::Login;
@@ -16,9 +16,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use proptest::prelude::*;
 
 use super::*;
-use crate::rules::lender::Lender;
 use crate::rules::mode::Mode;
 use crate::rules::outcome::EXIT_STATUS;
+use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Patience;
 use crate::zookeeper::login::{Credential, Protection, Sasl};
@@ -68,13 +68,13 @@ fn operation_refusal(args: &[&str]) -> String {
     }
 }
 
-fn defaults(settings: &[(&'static str, &str)]) -> Vec<Setting> {
+fn defaults(origins: &[(&'static str, &str)]) -> Vec<Setting> {
     let setting = |(name, value): &(&'static str, &str)| Setting {
         name,
         value: Some((*value).to_owned()),
         origin: Origin::Default,
     };
-    settings.iter().map(setting).collect()
+    origins.iter().map(setting).collect()
 }
 
 fn default_access() -> Access {
@@ -84,7 +84,7 @@ fn default_access() -> Access {
         connect_timeout: Duration::from_secs(15),
         tls: None,
         login: Login::default(),
-        settings: defaults(&[("zookeeper", "localhost:2181"), ("connect-timeout", "15s"), ("tls", "false")]),
+        origins: defaults(&[("zookeeper", "localhost:2181"), ("connect-timeout", "15s"), ("tls", "false")]),
     }
 }
 
@@ -103,7 +103,7 @@ fn everything_in_a_subcommand_has_its_default() {
     assert_eq!(operation(&["list"]), Ok(Operation { access: access.clone(), messages: messages.clone(), subject }));
     let subject = Subject::Check(Check { lock: None, session_timeout: Duration::from_secs(30), json: false });
     let mut access = access;
-    access.settings.extend(defaults(&[("session-timeout", "30s")]));
+    access.origins.extend(defaults(&[("session-timeout", "30s")]));
     assert_eq!(operation(&["check"]), Ok(Operation { access, messages, subject }));
 }
 
@@ -237,7 +237,7 @@ fn every_option_is_understood() {
         "/l",
         "job",
     ];
-    let settings = vec![
+    let origins = vec![
         Setting { origin: Origin::Option("zookeeper"), ..defaults(&[("zookeeper", "zk1:2181,zk2:1/app")]).remove(0) },
         Setting { origin: Origin::Option("connect-timeout"), ..defaults(&[("connect-timeout", "1s")]).remove(0) },
         defaults(&[("tls", "false")]).remove(0),
@@ -249,7 +249,7 @@ fn every_option_is_understood() {
                 servers: "zk1:2181,zk2:1/app".parse().unwrap(),
                 servers_given: true,
                 connect_timeout: Duration::from_secs(1),
-                settings,
+                origins,
                 ..default_access()
             },
             messages: Messages { verbosity: Verbosity::Verbose(2), log_filter: None },
@@ -341,8 +341,8 @@ fn held_locks_are_read_from_the_environment() {
 fn offers_are_read_from_the_environment() {
     let offers = |text| plan_in(&[("ZKLOCK_LENDER", text)], &["/l", "job"]).unwrap().request.offers;
     let offer = |pid| {
-        let lender = Lender { pid, started: 2 };
-        Offer { lender, root: Lender { pid: 5, started: 2 }, descriptor: 3, inode: 4 }
+        let lender = ProcessIdentity { pid, started: 2 };
+        Offer { lender, root: ProcessIdentity { pid: 5, started: 2 }, descriptor: 3, inode: 4 }
     };
     assert_eq!(offers("3 1 2 5 2 3 4\n3 7 2 5 2 3 4"), [offer(1), offer(7)]);
     assert_eq!(offers("x\n\n1 2 3 4\n3 1 2 5 2 3 4\n"), [offer(1)]);

@@ -11,7 +11,7 @@ use nix::libc;
 use nix::sys::stat::makedev;
 use nix::unistd::geteuid;
 
-use crate::cli::{Surroundings, Unread};
+use super::{Surroundings, Unread};
 use crate::rules::text::legible;
 use crate::system::files::brief;
 

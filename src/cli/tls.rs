@@ -9,11 +9,11 @@ use super::values::Values;
 use crate::zookeeper::net::address::ConnectString;
 use crate::zookeeper::net::tls::{OwnCertificate, Tls};
 
-/// Reads the settings of TLS. `None`: connections are not encrypted.
+/// Reads the origins of TLS. `None`: connections are not encrypted.
 pub(super) fn read(
     values: &Values<'_>,
     servers: &ConnectString,
-    settings: &mut Vec<Setting>,
+    origins: &mut Vec<Setting>,
 ) -> Result<Option<Tls>, String> {
     let is_asked = values.flag(&TLS)?;
     let no_verify = values.flag(&TLS_NO_VERIFY_HOSTNAME)?;
@@ -29,7 +29,7 @@ pub(super) fn read(
         (Some((false, asked)), Some(origin)) if origin.strength() > asked.origin.strength() => (true, origin),
         (Some((is_on, asked)), _) => (*is_on, &asked.origin),
     };
-    settings.push(Setting { name: TLS.long, value: Some(is_wanted.to_string()), origin: origin.clone() });
+    origins.push(Setting { name: TLS.long, value: Some(is_wanted.to_string()), origin: origin.clone() });
     if !is_wanted {
         return Ok(None);
     }
@@ -39,7 +39,7 @@ pub(super) fn read(
         !key.origin.is_file()
             || certificate.as_ref().is_none_or(|certificate| certificate.origin.strength() <= key.origin.strength())
     });
-    let mut file = |given: &Option<Given>| given.as_ref().map(|given| given.file(settings)).transpose();
+    let mut file = |given: &Option<Given>| given.as_ref().map(|given| given.file(origins)).transpose();
     let ca = file(&ca)?;
     let own = match (file(&certificate)?, file(&key)?) {
         (Some(certificate), key) => Some(OwnCertificate { certificate, key }),
@@ -55,7 +55,7 @@ pub(super) fn read(
         }
     };
     if let Some((is_on, given)) = &no_verify {
-        settings.push(given.setting(is_on.to_string()));
+        origins.push(given.setting(is_on.to_string()));
     }
     let tls = Tls { ca, own, verify_hostname: !no_verify.is_some_and(|(is_on, _)| is_on) };
     let odd = servers.hosts.iter().find(|server| server.name_in_certificate().is_none());

@@ -9,9 +9,9 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::prctl;
 use nix::unistd::getppid;
 
+use super::{Busy, Fence};
 use crate::between::ties::KeeperTies;
 use crate::between::wire::{Link, Received};
-use crate::fence::{Busy, Fence};
 use crate::keeper::process::detach;
 use crate::rules::fence::Holder;
 use crate::rules::guard::Stage;

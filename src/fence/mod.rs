@@ -32,7 +32,7 @@ const TURN: libc::off_t = 0;
 const LOOK: libc::off_t = 1;
 
 /// More than a token or a holder takes. What is longer is garbage.
-const LONGEST: usize = 200;
+const LONGEST_RECORD: usize = 200;
 
 /// The two files, for a run with a token.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl Fence {
 
     /// Whose turn it is, or was, if that is known.
     fn holder(&self) -> Result<Option<Holder>, Refusal> {
-        let mut text = [0; LONGEST];
+        let mut text = [0; LONGEST_RECORD];
         let length = self.lock.read_at(&mut text, 0).map_err(|error| failed("cannot read", &self.lock_path, &error))?;
         Holder::read(&text[..length]).map_err(|NotOurs| {
             Refusal::File(format!(
@@ -205,14 +205,14 @@ impl Fence {
 
 fn seen(path: &Path) -> Result<SeenToken, Refusal> {
     let mut text = vec![];
-    let mut read = || File::open(path)?.take(LONGEST as u64 + 1).read_to_end(&mut text);
+    let mut read = || File::open(path)?.take(LONGEST_RECORD as u64 + 1).read_to_end(&mut text);
     match fs::symlink_metadata(path).map(|metadata| metadata.is_file()) {
         // A directory that is not there is found out when FILE.lock is opened.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(SeenToken::Nothing)
         }
         Ok(true) => match read() {
-            Ok(length) if length > LONGEST => Ok(SeenToken::Garbage),
+            Ok(length) if length > LONGEST_RECORD => Ok(SeenToken::Garbage),
             Ok(_) => Ok(SeenToken::read(&text)),
             Err(error) => Err(failed("cannot read", path, &error)),
         },

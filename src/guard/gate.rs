@@ -11,9 +11,9 @@ use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
 
+use super::program::{Call, FailureReport, Program};
 use crate::between::page::Page;
 use crate::cli::CommandLine;
-use crate::guard::program::{Call, FailureReport, Program};
 use crate::rules::instant::Instant;
 use crate::system::clock;
 use crate::system::signals;
@@ -71,7 +71,7 @@ impl Opening {
 }
 
 /// The longest [`Opening`]: more than a socket has room for by default (wmem_default, socket(7)).
-const LONGEST: usize = 256 * 1024;
+const LONGEST_OPENING: usize = 256 * 1024;
 
 /// How many variables a command is told, roughly.
 const VARIABLES: u32 = 12;
@@ -94,7 +94,7 @@ pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guar
     if getppid() != guard {
         report.exit(&Errno::ESRCH.into());
     }
-    let mut message = vec![0; LONGEST];
+    let mut message = vec![0; LONGEST_OPENING];
     rehearse(birth);
     loop {
         match read(go, &mut [0]) {

@@ -18,10 +18,10 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 
 use super::gate::{self, GuardBirth, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse, above};
+use super::program::Call;
 use super::request;
+use super::tree::{StartGroup, Tree};
 use crate::between::page::Page;
-use crate::guard::program::Call;
-use crate::guard::tree::{StartGroup, Tree};
 use crate::rules::guard::{GuardIo, GuardReaped, GuardRules, Heard, NextTurn, Sign, Stage, Targets};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Limits;

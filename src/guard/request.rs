@@ -5,7 +5,7 @@ use crate::rules::signal::Signal;
 
 pub(super) type Message = [u8; 3];
 
-const WHOM: [Targets; 3] = [Targets::Job, Targets::Strayed, Targets::All];
+const WHOM: [Targets; 3] = [Targets::Group, Targets::Strayed, Targets::All];
 
 pub(super) fn to_bytes(request: GuardRequest) -> Message {
     // No system has as many signals as a byte has numbers.

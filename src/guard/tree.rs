@@ -134,11 +134,11 @@ impl Tree {
         // A process group of its own gets a signal at one moment, and whatever /proc shows.
         let own_group = origin.own_group.map(Pid::as_raw).filter(|group| *group == command);
         match (whom, own_group) {
-            (Targets::Job | Targets::All, Some(group)) => send(-group, signal),
-            (Targets::Job | Targets::All, None) if command != 0 => send(command, signal),
+            (Targets::Group | Targets::All, Some(group)) => send(-group, signal),
+            (Targets::Group | Targets::All, None) if command != 0 => send(command, signal),
             _ => {}
         }
-        if whom == Targets::Job && own_group.is_some() {
+        if whom == Targets::Group && own_group.is_some() {
             return;
         }
         let shared = origin.group.as_raw();
@@ -147,7 +147,7 @@ impl Tree {
             let is_run = is_run(directory);
             let in_command = process.pid == command || process.group == command;
             let is_meant = match whom {
-                Targets::Job => process.pid != command && (in_command || process.group == shared),
+                Targets::Group => process.pid != command && (in_command || process.group == shared),
                 Targets::Strayed => process.group != shared && (command == 0 || in_command),
                 Targets::All => process.pid != command && own_group != Some(process.group),
             };

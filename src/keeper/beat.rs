@@ -100,14 +100,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let is_wanted = self.beats.contacts.borrow().wants_sync(session.timeout(), sent);
         if is_wanted {
             session.sync(self.plan.request.lock.as_str()).await?;
-            self.beats.contacts.borrow_mut().sync(sent);
+            self.beats.contacts.borrow_mut().note_synced(sent);
         }
         Ok(())
     }
 
     /// A beat is sent now.
     pub(super) fn beat_now(&self) -> Beat {
-        self.beats.contacts.borrow().beat(self.io.now())
+        self.beats.contacts.borrow().beat_sent_at(self.io.now())
     }
 
     /// Sends one beat. If it is not answered, the lease stays what it was.
@@ -180,7 +180,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         poll_fn(|_| {
             let now = self.io.now();
             let (mut contacts, new) = (self.beats.contacts.borrow_mut(), session.take_contacts());
-            contacts.awake(now);
+            contacts.note_awake(now);
             if let Some(last) = new.last() {
                 self.io.show_answered(last.answered);
             }

@@ -208,7 +208,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             request.dialects.iter().map(|dialect| lock.child(&id.prefix(*dialect, request.mode))).collect();
         let data = self.io.card().to_bytes();
         // If the lock was deleted meanwhile, its numbers begin anew, and so do the names.
-        self.ghosts.borrow_mut().retain(|ghost| !ghost.starts_with(&lock.child("")));
+        self.ignored.borrow_mut().retain(|node| !node.starts_with(&lock.child("")));
         loop {
             self.place.borrow_mut().step = Step::Uncertain(id);
             let beat = self.beat_now();
@@ -314,13 +314,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         };
         let whole = ours.windows(self.plan.request.dialects.len()).find(is_whole).unwrap_or_default();
         for surplus in ours.iter().filter(|node| !whole.contains(node)) {
-            let surplus = lock.child(&surplus.name);
-            match self.insist(|| session.delete(&surplus)).await {
-                Ok(()) => log::warn!("deleted {surplus}: a second node of this session"),
-                // Whether it is in our way will be seen when we wait.
-                Err(Failure::Denied) => {}
-                Err(failure) => return Err(stop(failure)),
-            }
+            // Where we may not delete it, it will be seen when we wait whether it is in our way.
+            self.delete_second(session, &lock.child(&surplus.name)).await?;
         }
         let nodes: Vec<_> = whole.iter().map(|node| lock.child(&node.name)).collect();
         let Some(first) = nodes.first() else { return self.enqueue(session, lock, id).await };
@@ -335,6 +330,16 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Ok(_) => self.enqueue(session, lock, id).await,
             Err(failure) => Err(stop(failure)),
         }
+    }
+
+    /// Deletes a second node of this session. Returns whether we may do that.
+    pub(super) async fn delete_second(&self, session: &O::Session, node: &str) -> Result<bool, StepEnd> {
+        match self.insist(|| session.delete(node)).await {
+            Ok(()) => log::warn!("deleted {node}: a second node of this session"),
+            Err(Failure::Denied) => return Ok(false),
+            Err(failure) => return Err(StepEnd::because(failure, node)),
+        }
+        Ok(true)
     }
 
     /// Repeats a request until its outcome is known. It must be one that changes nothing, or nothing more the

@@ -8,8 +8,9 @@ use std::time::Duration;
 use crate::rules::card::Card;
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
-use crate::rules::lender::{Lender, Loan};
 use crate::rules::message::{Order, Report};
+use crate::rules::offer::Loan;
+use crate::rules::process_identity::ProcessIdentity;
 use crate::zookeeper::session::{Failure, Session};
 
 /// Time, the servers, the supervisor and the command, seen from a keeper.
@@ -86,7 +87,7 @@ pub trait KeeperIo {
     fn loan(&self, holder: &Card) -> Loan;
 
     /// From now on no other run lends us anything: the supervisor gives back what we do not use.
-    fn keep_loans(&self, lenders: &[Lender]);
+    fn keep_loans(&self, lenders: &[ProcessIdentity]);
 
     /// What others may know of us. The first call takes a while.
     fn card(&self) -> &Card;

@@ -65,7 +65,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     ) -> Result<(), StepEnd> {
         let lock = &claim.lock;
         let vanished = self.seen.borrow().get(lock).map(|seen| seen.vanished.iter().cloned().collect());
-        let mut vanished: Vec<_> = self.without_ghosts(lock, vanished.unwrap_or_default());
+        let mut vanished: Vec<_> = self.without_ignored(lock, vanished.unwrap_or_default());
         vanished.retain(|name| claim.names().all(|own| own != name));
         if vanished.is_empty() {
             return Ok(());
@@ -136,7 +136,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 return owner != Ok(session.id()) && matches!(exists.await, Ok(()) | Err(Failure::Denied));
             }
             let (Some(own), Ok(()), Ok(names)) = (own, synced.await, listed.await) else { return false };
-            let mut names = self.without_ghosts(&lock, names);
+            let mut names = self.without_ignored(&lock, names);
             // Our server may show an earlier node of ours that was deleted.
             let id = |name: &str| Contender::parse(name).and_then(|contender| contender.id);
             names.retain(|name| id(name).is_none_or(|id| id.session() != session.id()) || *name == own);
@@ -182,18 +182,18 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Err(failure) => return Err(stop(failure)),
         }
         log::info!("{node} was deleted, but this server still shows it; asking another one");
-        self.ghosts.borrow_mut().insert(node.to_owned());
+        self.ignored.borrow_mut().insert(node.to_owned());
         session.distrust();
         Err(StepEnd::Reconnect)
     }
 
     /// The children of a lock without those that the leader no longer has, and those that are
-    /// [no contenders](Self::is_foreign). If no other server can be reached, the leader's word is enough: numbers are not
+    /// [no contenders](Self::note_if_foreign). If no other server can be reached, the leader's word is enough: numbers are not
     /// given out twice as long as our own node is there, so no contender of this name comes before it.
-    pub(super) fn without_ghosts(&self, lock: &LockPath, mut names: Vec<String>) -> Vec<String> {
-        let ghosts = self.ghosts.borrow();
-        if !ghosts.is_empty() {
-            names.retain(|name| !ghosts.contains(&lock.child(name)));
+    pub(super) fn without_ignored(&self, lock: &LockPath, mut names: Vec<String>) -> Vec<String> {
+        let ignored = self.ignored.borrow();
+        if !ignored.is_empty() {
+            names.retain(|name| !ignored.contains(&lock.child(name)));
         }
         names
     }

@@ -8,10 +8,10 @@ use super::io::KeeperIo;
 use super::place::{Claim, LentBy, StepEnd};
 use crate::cli::environment::{self, HELD};
 use crate::rules::card::Card;
-use crate::rules::lender::Loan;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::{Report, Unfit};
 use crate::rules::mode::Mode;
+use crate::rules::offer::Loan;
 use crate::rules::queue::{Contender, SINGLE};
 use crate::zookeeper::session::{Failure, Session};
 

@@ -48,7 +48,7 @@ use crate::zookeeper::session::{Failure, Session};
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest pause, where pauses grow.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_SESSION_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why the servers are not asked again.
 const OVER_THE_SAME: &str = "the server closes the connection over the same request each time; it may be larger than the \
@@ -76,8 +76,8 @@ pub struct Keeper<'p, O: KeeperIo> {
     lent: RefCell<Option<Vec<Rc<Claim>>>>,
     told: RefCell<Told>,
     /// Nodes with names of contenders that the leader no longer has, but that a server went on showing, or that are not
-    /// ephemeral: as good as deleted.
-    ghosts: RefCell<HashSet<String>>,
+    /// ephemeral.
+    ignored: RefCell<HashSet<String>>,
     /// What we have seen in the lists of each lock, whatever became of our own nodes.
     seen: RefCell<HashMap<LockPath, SeenChildren>>,
 }
@@ -203,7 +203,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             has_record: Cell::new(false),
             lent: RefCell::new(None),
             told: RefCell::default(),
-            ghosts: RefCell::default(),
+            ignored: RefCell::default(),
             seen: RefCell::default(),
             born: io.now(),
             io,
@@ -345,7 +345,11 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             // The connection is closed, and not the session.
             drop(session);
             // A server that closes each connection at once is not asked thousands of times a second.
-            pause = if lived < LONGEST_PAUSE { (pause * 2).clamp(PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
+            pause = if lived < LONGEST_SESSION_PAUSE {
+                (pause * 2).clamp(PAUSE, LONGEST_SESSION_PAUSE)
+            } else {
+                Duration::ZERO
+            };
             self.io.sleep(pause).await;
             session = match self.reconnect(id, &identity).await {
                 Ok(session) => Rc::new(session),

@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use crate::rules::instant::Instant;
 use crate::rules::last_run::LastRun;
-use crate::rules::lender::Lender;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
 use crate::rules::message::{Loss, Refusal, Report, Unfit};
+use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::queue::ContenderId;
 use crate::rules::queue::Queue;
 use crate::zookeeper::session::Failure;
@@ -88,7 +88,7 @@ pub(super) struct Claim {
 /// The zklock above us that lends us a lock.
 #[derive(Clone, Copy)]
 pub(super) struct LentBy {
-    pub(super) run: Lender,
+    pub(super) run: ProcessIdentity,
     pub(super) session: i64,
 }
 

@@ -26,9 +26,10 @@ use crate::rules::guard::Stage;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::lease::Span;
-use crate::rules::lender::{Lender, Loan};
 use crate::rules::loans::Borrowing;
 use crate::rules::message::{Order, Refusal, Report};
+use crate::rules::offer::Loan;
+use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::text::stored;
 use crate::system::clock;
 use crate::system::lookup;
@@ -46,7 +47,7 @@ pub struct KeeperBirth<'p> {
     /// With a file of credentials: where what is in it is kept for the next keeper.
     pub credentials_copy: Option<&'p File>,
     /// The supervisor, which is the process that users know.
-    pub supervisor: Lender,
+    pub supervisor: ProcessIdentity,
     /// How often to look at the queue although nothing has happened, if a user is watching.
     pub refresh: Option<Duration>,
     /// When this run asked for its first lock, as an earlier keeper has told.
@@ -72,7 +73,7 @@ pub fn run(birth: KeeperBirth<'_>) {
                 servers
             }
             Err(unfit) => {
-                let _ = birth.link.send(&Report::Refused(Refusal::File(cli::unfit(&plan.access.settings, unfit))));
+                let _ = birth.link.send(&Report::Refused(Refusal::File(cli::unfit(&plan.access.origins, unfit))));
                 return;
             }
         };
@@ -222,7 +223,7 @@ impl<'p> KeeperIo for RealIo<'p> {
         self.loans.borrow().judge(holder, self.card(), self.birth.supervisor.pid, &lending::Proc)
     }
 
-    fn keep_loans(&self, lenders: &[Lender]) {
+    fn keep_loans(&self, lenders: &[ProcessIdentity]) {
         self.loans.borrow_mut().keep(lenders);
     }
 

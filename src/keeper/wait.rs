@@ -129,15 +129,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     && claim.names().all(|name| name != contender.name)
             };
             if let Some(twin) = queue.contenders().iter().find(is_twin) {
-                let path = lock.child(&twin.name);
-                match self.insist(|| session.delete(&path)).await {
-                    Ok(()) => log::warn!("deleted {path}: a second node of this session"),
-                    // If it is ours, it goes with the session. Before our node, it would make us wait for ourselves.
-                    Err(Failure::Denied) if queue.comes_before(twin, claim.name()) => {
-                        return Err(StepEnd::Final(Report::Lost(Loss::SessionExpired)));
-                    }
-                    Err(Failure::Denied) => {}
-                    Err(failure) => return Err(StepEnd::because(failure, &path)),
+                // What we may not delete goes with the session. Before our node, it would make us wait for ourselves.
+                let is_deleted = self.delete_second(session, &lock.child(&twin.name)).await?;
+                if !is_deleted && queue.comes_before(twin, claim.name()) {
+                    return Err(StepEnd::Final(Report::Lost(Loss::SessionExpired)));
                 }
                 // Not listed anew: a server that has missed the deletion would go on showing it.
                 known = Some(names.into_iter().filter(|name| *name != twin.name).collect());
@@ -198,7 +193,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         own: &str,
     ) -> Result<(Vec<String>, Queue), StepEnd> {
         loop {
-            names = self.without_ghosts(lock, names);
+            names = self.without_ignored(lock, names);
             let queue = self.queue(session, lock, names.clone()).await?;
             let Some(why) = self.unsuitable(&queue, own) else {
                 if !queue.has_single() {
@@ -209,7 +204,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             let look = async |node: &Contender| {
                 let read = self.insist(|| session.read(&lock.child(&node.name))).await;
                 // That name is judged anew each time: its next node may be a contender.
-                node.name != SINGLE && read.is_ok_and(|(_, stat)| self.is_foreign(lock, &node.name, stat))
+                node.name != SINGLE && read.is_ok_and(|(_, stat)| self.note_if_foreign(lock, &node.name, stat))
             };
             if !all(queue.contenders().iter().map(look)).await.contains(&true) {
                 return Err(StepEnd::unfit(lock, why));
@@ -294,7 +289,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let mut watching = Watching { paths: paths.clone(), watches: vec![], hidden: vec![], nearest: None };
         for ((reply, path), contender) in replies.into_iter().zip(paths).zip(watch) {
             match reply.await {
-                Ok((_, stat, _)) if self.is_foreign(lock, &contender.name, stat) => {
+                Ok((_, stat, _)) if self.note_if_foreign(lock, &contender.name, stat) => {
                     return Ok(Watched::Known(Outlook::Again));
                 }
                 Ok((data, stat, watch)) => {
@@ -383,7 +378,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Some(read) => Some(read),
             None => session.read(&lock.child(holder)).await.ok(),
         };
-        if read.as_ref().is_some_and(|(_, stat)| self.is_foreign(lock, holder, *stat)) {
+        if read.as_ref().is_some_and(|(_, stat)| self.note_if_foreign(lock, holder, *stat)) {
             return None;
         }
         let card = read.as_ref().map(|(data, _)| Card::from_bytes(data)).unwrap_or_default();
@@ -405,11 +400,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
         }
     }
 
-    /// Whether this node is no contender, whatever its name. Then it is as good as deleted from now on.
-    pub(super) fn is_foreign(&self, lock: &LockPath, name: &str, stat: NodeStat) -> bool {
+    /// Returns whether this node is no contender, whatever its name. If so, it is ignored from now on.
+    pub(super) fn note_if_foreign(&self, lock: &LockPath, name: &str, stat: NodeStat) -> bool {
         let is_foreign = stat.owner == 0;
         if is_foreign {
-            self.ghosts.borrow_mut().insert(lock.child(name));
+            self.ignored.borrow_mut().insert(lock.child(name));
             self.report_foreign(lock, name);
         }
         is_foreign

@@ -9,12 +9,12 @@ use nix::poll::PollFlags;
 use nix::unistd::{gethostname, read};
 
 use super::picture;
+use super::roster::{Entry, Roster};
 use super::view::{LockState, LockView};
 use super::visit::{Retry, Visit};
 use super::{EarlyEnd, expect_chroot};
 use crate::cli::sentences;
 use crate::cli::{Break, Operation, Verbosity};
-use crate::look::roster::{Entry, Roster};
 use crate::rules::card::Card;
 use crate::rules::duration::show;
 use crate::rules::message::Right;

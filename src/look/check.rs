@@ -104,9 +104,9 @@ pub(super) async fn run<'p>(
     }
     if operation.messages.verbosity != Verbosity::Quiet {
         let text = if check.json {
-            json(&seen, own, &report, &operation.access.settings)
+            json(&seen, own, &report, &operation.access.origins)
         } else {
-            text::of(&seen, &report, check) + &text::settings(&operation.access.settings)
+            text::of(&seen, &report, check) + &text::settings(&operation.access.origins)
         };
         output.print(&text).await?;
     }

@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use super::output::Output;
 use super::picture::{self, Lock};
+use super::roster::Roster;
 use super::view::seen;
 use super::visit::{Retry, Visit};
 use super::window::Window;
 use super::{EarlyEnd, json_line};
 use crate::cli::sentences;
 use crate::cli::{List, Operation, Verbosity};
-use crate::look::roster::Roster;
 use crate::rules::card::Card;
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;

@@ -62,7 +62,7 @@ pub fn run(operation: &Operation) -> Outcome {
             servers
         }
         Err(unfit) => {
-            say(&cli::unfit(&access.settings, unfit));
+            say(&cli::unfit(&access.origins, unfit));
             return Outcome::Usage;
         }
     };

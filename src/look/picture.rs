@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::roster::{Entry, Roster};
 use crate::cli::sentences;
-use crate::look::roster::{Entry, Roster};
 use crate::rules::duration::{show_age, show_measured};
 use crate::rules::last_run::LastRun;
 use crate::rules::lock_path::LockPath;

@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use super::output::Output;
 use super::picture::{self, ShownLock};
+use super::roster::{Entry, Roster};
 use super::view::{LockState, LockView, until_changed};
 use super::visit::{Retry, Visit};
 use super::{EarlyEnd, json_line};
 use crate::cli::sentences;
 use crate::cli::{Operation, Status, Verbosity};
-use crate::look::roster::{Entry, Roster};
 use crate::rules::last_run::LastRun;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;

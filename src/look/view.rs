@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use super::EarlyEnd;
+use super::roster::{Roster, SeenNode};
 use super::window::Window;
-use crate::look::roster::{Roster, SeenNode};
 use crate::rules::card::Card;
 use crate::rules::last_run::{self, LastRun};
 use crate::rules::lock_path::LockPath;

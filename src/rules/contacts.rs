@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::instant::Instant;
 use super::lease::Terms;
-use crate::rules::pace::Pace;
+use super::pace::Pace;
 
 /// A request that was answered. Our server has heard from us no earlier than it was sent, and by the time of the answer
 /// at the latest.
@@ -94,7 +94,7 @@ impl Contacts {
     }
 
     /// We are running. To be called whenever we wake, which is at least as often as a session pings.
-    pub fn awake(&mut self, now: Instant) {
+    pub fn note_awake(&mut self, now: Instant) {
         if now.saturating_since(self.awake_at) > self.pace.unnoticed() {
             (self.steady_since, self.paused_at) = (now, self.awake_at);
         }
@@ -129,18 +129,18 @@ impl Contacts {
     }
 
     /// A `sync` that was sent at `sent` has been answered.
-    pub const fn sync(&mut self, sent: Instant) {
+    pub const fn note_synced(&mut self, sent: Instant) {
         self.synced = Some(sent);
     }
 
-    pub const fn beat(&self, sent: Instant) -> Beat {
+    pub const fn beat_sent_at(&self, sent: Instant) -> Beat {
         Beat { sent, synced: self.synced }
     }
 
     /// The start of the lease, now that the quorum has answered a beat: the instant at which it was sent, or an earlier one.
     /// The beats come in the order in which they were sent.
     pub fn lease_from(&mut self, timeout: Duration, beat: Beat, now: Instant) -> Instant {
-        self.awake(now);
+        self.note_awake(now);
         let Beat { sent, synced } = beat;
         // A request that was answered this long before the `sync` was sent has been relayed to the leader by then.
         let relayed = |answered: Instant| synced.is_some_and(|synced| answered + Terms::relay(timeout) <= synced);

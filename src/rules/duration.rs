@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The longest duration that [`parse`] accepts: a hundred years, so that no sum of two overflows any clock.
-const LONGEST: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
+const LONGEST_DURATION: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
 /// The units, longest first, in nanoseconds. A compound such as `1h30m` must keep this order.
 const UNITS: [(&str, u128); 5] = [
@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         }
         let nanos = scaled(number, UNITS[rank].1).ok_or(HINT)?;
         total = total.saturating_add(nanos);
-        if total > LONGEST.as_nanos() {
+        if total > LONGEST_DURATION.as_nanos() {
             return Err("that is too long; write at most 36500d".to_owned());
         }
         if after.is_empty() {
@@ -73,7 +73,7 @@ fn scaled(number: &str, unit: u128) -> Option<u128> {
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
         return None;
     }
-    // More digits than these are beyond LONGEST, or beyond a nanosecond.
+    // More digits than these are beyond LONGEST_DURATION, or beyond a nanosecond.
     let whole: u128 = match whole.trim_start_matches('0') {
         "" => 0,
         digits if digits.len() > 20 => u128::from(u64::MAX),
@@ -254,7 +254,7 @@ mod tests {
         #[test]
         fn nearly_durations(text in "[-+.0-9dhmsx ]{0,40}") {
             if let Ok(duration) = parse(&text) {
-                prop_assert!(duration <= LONGEST);
+                prop_assert!(duration <= LONGEST_DURATION);
             }
         }
     }

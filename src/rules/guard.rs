@@ -58,7 +58,7 @@ impl Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Targets {
     /// The command, and what shares its process group or that of zklock.
-    Job,
+    Group,
     /// Those of the command, or of what it has left behind, that have left the process group of zklock: a signal of the
     /// terminal has not reached them.
     Strayed,

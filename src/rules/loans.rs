@@ -1,7 +1,8 @@
 //! What a nested run borrows from the runs above it, and which of them lends it a lock.
 
 use super::card::Card;
-use super::lender::{Barrier, Lender, Loan, Offer};
+use super::offer::{Barrier, Loan, Offer};
+use super::process_identity::ProcessIdentity;
 
 /// Why nothing is borrowed from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub trait Processes {
     fn is_lost(&self, pipe: &Self::Pipe) -> bool;
 
     /// Whether this process lives, and is the process `pid` or above it; `None` if that cannot be found out.
-    fn is_above(&self, root: Lender, pid: u32) -> Option<bool>;
+    fn is_above(&self, root: ProcessIdentity, pid: u32) -> Option<bool>;
 }
 
 /// The borrower's side: what other runs offer us, and the pipes by which we borrow.
@@ -48,7 +49,7 @@ impl<P> Borrowing<P> {
     }
 
     /// Gives back what is not borrowed from these. Returns whether that was anything.
-    pub fn keep(&mut self, lenders: &[Lender]) -> bool {
+    pub fn keep(&mut self, lenders: &[ProcessIdentity]) -> bool {
         let mut gives_back = false;
         for (_, borrowed) in self.offers.iter_mut().filter(|(offer, _)| !lenders.contains(&offer.lender)) {
             gives_back |= borrowed.is_ok();
@@ -87,7 +88,7 @@ impl<P> Borrowing<P> {
         if own.boot_id.is_none() || holder.pid_ns != own.pid_ns || counts_otherwise {
             return Loan::OutOfReach(Barrier::Foreign);
         }
-        let lender = Lender { pid, started };
+        let lender = ProcessIdentity { pid, started };
         let offer = self.offers.iter().find(|(offer, _)| offer.lender == lender);
         let root = offer.map_or(lender, |(offer, _)| offer.root);
         // What cannot be found out may be so: to wait for a run above us would be to wait for ever.
@@ -121,14 +122,14 @@ mod tests {
             false
         }
 
-        fn is_above(&self, _: Lender, _: u32) -> Option<bool> {
+        fn is_above(&self, _: ProcessIdentity, _: u32) -> Option<bool> {
             self.can_be_seen.then_some(true)
         }
     }
 
     #[test]
     fn what_cannot_be_found_out_may_be_above_us() {
-        let lender = Lender { pid: 7, started: 1 };
+        let lender = ProcessIdentity { pid: 7, started: 1 };
         let offer = Offer { lender, root: lender, descriptor: 5, inode: 6 };
         let own = Card { pid_ns: Some(4), boot_id: Some("this one".to_owned()), ..Card::default() };
         let holder = Card { pid: Some(7), started: Some(1), ..own.clone() };

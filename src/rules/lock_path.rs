@@ -3,11 +3,11 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::rules::last_run;
+use super::last_run;
 
 /// The longest path, chroot included, in bytes. The server's limit is that of a packet (1 MB); a
 /// path must also fit the environment of the command and every message that names it.
-const LONGEST: usize = 4096;
+const LONGEST_PATH: usize = 4096;
 
 /// An absolute znode path that can hold a lock, relative to the chroot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,8 +29,8 @@ impl LockPath {
             return Err(format!("is where --once-per keeps its record of {lock}; write another path"));
         }
         let length = chroot.len() + text.len();
-        if length > LONGEST {
-            return Err(format!("is {length} bytes long, chroot included; write at most {LONGEST}"));
+        if length > LONGEST_PATH {
+            return Err(format!("is {length} bytes long, chroot included; write at most {LONGEST_PATH}"));
         }
         Ok(Self(text.to_owned()))
     }
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_chroot_counts_towards_the_length() {
-        let longest = format!("/{}", "a".repeat(LONGEST - 1));
+        let longest = format!("/{}", "a".repeat(LONGEST_PATH - 1));
         assert!(LockPath::parse(&longest, "").is_ok());
         assert_eq!(
             LockPath::parse(&longest, "/b"),

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::instant::Instant;
 use super::last_run::{Asked, LastRun};
-use super::lender::{Barrier, Lender};
 use super::mode::Mode;
+use super::offer::Barrier;
 use super::outcome::Outcome;
+use super::process_identity::ProcessIdentity;
 use super::queue::{Dialect, Recipe};
 
 /// What the keeper tells the supervisor.
@@ -17,7 +18,7 @@ use super::queue::{Dialect, Recipe};
 pub enum Report {
     Connection(Connectivity),
     /// These runs lend us locks that we use, and no others do: those of other runs are not to be kept from being released.
-    Borrows(Vec<Lender>),
+    Borrows(Vec<ProcessIdentity>),
     Queue(Progress),
     /// The lock, or the place in the queue, is lost.
     Lost(Loss),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::rules::instant::Instant;
+use super::instant::Instant;
 
 /// How long a connection may be silent on which a lease hangs. It leaves time for a second server within the lease.
 pub fn silence_limit(timeout: Duration) -> Duration {

@@ -17,7 +17,7 @@ use nix::unistd::{dup2_stdout, getpgrp, getppid, getsid, read, tcgetpgrp};
 
 use crate::between::{lending, stand_in};
 use crate::cli::{self, CommandLine};
-use crate::rules::lender::Lender;
+use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::signal::Signal;
 use crate::system::files::{null, standard};
 use crate::system::{process, signals};
@@ -42,7 +42,7 @@ enum Until {
 #[derive(Debug)]
 pub(super) struct Caller {
     until: Until,
-    process: Option<Lender>,
+    process: Option<ProcessIdentity>,
     /// Of that process, where the kernel has pidfd_open(2).
     pidfd: Option<OwnedFd>,
     /// The terminal, to be read without waiting: Ctrl-C throws away what poll(2) has just told of. That reading does not
@@ -77,7 +77,8 @@ impl Caller {
             // In this order: if it lives, the descriptor is its own, and a parent is still ours.
             let started = process::started(pid.cast_unsigned())?;
             let is_it = until == Until::Ended && caller.pidfd.is_some() || getppid().as_raw() == pid;
-            caller.process = started.filter(|_| is_it).map(|started| Lender { pid: pid.cast_unsigned(), started });
+            caller.process =
+                started.filter(|_| is_it).map(|started| ProcessIdentity { pid: pid.cast_unsigned(), started });
         }
         Ok(caller)
     }
@@ -101,7 +102,7 @@ impl Caller {
     }
 
     /// The process itself, if it is known. What is below it may borrow the lock.
-    pub(super) fn process(&self) -> Option<Lender> {
+    pub(super) fn process(&self) -> Option<ProcessIdentity> {
         self.process
     }
 

@@ -2,14 +2,14 @@
 
 use anyhow::Context as _;
 
-use super::turn::{ChildNews, SupervisorIo};
+use super::caller::Caller;
+use super::turn::{Snapshot, SupervisorIo};
 use super::{Ready, Supervisor};
 use crate::between::lending;
 use crate::rules::event::{CommandEvent, Effect, Event, Recipient};
 use crate::rules::instant::Instant;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
-use crate::supervisor::caller::Caller;
 use crate::system::clock;
 use crate::system::signals;
 
@@ -20,41 +20,41 @@ impl SupervisorIo for Supervisor<'_> {
         clock::now()
     }
 
-    fn look(&mut self, waits: bool) -> ChildNews {
+    fn look(&mut self, waits: bool) -> Snapshot {
         if self.ready.children {
             self.reap();
         }
-        let mut seen = ChildNews {
+        let mut snapshot = Snapshot {
             is_behind: self.ready.children,
-            others: std::mem::take(&mut self.on_lost_events),
-            ..ChildNews::default()
+            other_events: std::mem::take(&mut self.on_lost_events),
+            ..Snapshot::default()
         };
         let news = self.job.command_news(self.ready.guard);
-        (seen.has_ended, seen.has_command) = (news.ended.is_some(), self.job.has_command());
-        seen.events = news.events(|end| self.end(end));
-        seen.is_emptied = self.job.is_emptied();
-        if waits || seen.has_ended {
-            seen.borrowers_have_gone = !self.may_be_used();
-            seen.everyone_has_gone = seen.borrowers_have_gone && self.job.has_gone();
+        (snapshot.has_ended, snapshot.has_command) = (news.ended.is_some(), self.job.has_command());
+        snapshot.events = news.events(|end| self.end(end));
+        snapshot.is_emptied = self.job.is_emptied();
+        if waits || snapshot.has_ended {
+            snapshot.borrowers_have_gone = !self.may_be_used();
+            snapshot.everyone_has_gone = snapshot.borrowers_have_gone && self.job.has_gone();
         }
         if self.job.needs_loans(waits) && self.borrowing.is_lost(&lending::Proc) {
-            seen.loss = Some(Loss::LenderGone);
+            snapshot.loss = Some(Loss::LenderGone);
         } else if self.job.is_lease_over() {
-            seen.loss = Some(Loss::LeaseOver);
+            snapshot.loss = Some(Loss::LeaseOver);
         }
         if let Some(keeper) = &self.keeper {
-            seen.has_keeper_died = seen.loss.is_some() && keeper.has_died();
-            (seen.answered, seen.lease) = (keeper.ties.page.answered_at(), keeper.ties.page.lease());
+            snapshot.has_keeper_died = snapshot.loss.is_some() && keeper.has_died();
+            (snapshot.answered, snapshot.lease) = (keeper.ties.page.answered_at(), keeper.ties.page.lease());
         }
         if !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone) {
             self.caller_is_told = true;
-            seen.others.push(Event::CallerGone);
+            snapshot.other_events.push(Event::CallerGone);
         }
         // A signal that came before the end of the command is to be read in this turn, and so is a report that came
         // before these events.
-        self.ready.signals |= seen.has_ended;
-        self.ready.keeper |= !seen.events.is_empty() || seen.loss.is_some();
-        seen
+        self.ready.signals |= snapshot.has_ended;
+        self.ready.keeper |= !snapshot.events.is_empty() || snapshot.loss.is_some();
+        snapshot
     }
 
     fn hear_keeper(&mut self) -> Option<Event> {

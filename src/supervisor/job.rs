@@ -17,7 +17,7 @@ use crate::guard::tree::{self, StartGroup, Tree};
 use crate::guard::{Guard, GuardBirth};
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::{GuardRequest, Stage, Targets};
-use crate::rules::guarded::{self, CommandFate, GuardState, Kill, News};
+use crate::rules::guard_view::{CommandFate, GuardState, GuardView, Kill, News};
 use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::notice::Notice;
@@ -50,7 +50,7 @@ pub(super) struct Job {
 /// A guard and the command that it answers for.
 struct RunningGuard {
     guard: Guard,
-    state: guarded::Guarded,
+    view: GuardView,
     /// The guard has been told to leave alone what the command has left behind.
     leaves: bool,
 }
@@ -85,7 +85,7 @@ impl Job {
     /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `kept_open`: descriptors that it
     /// keeps open for as long as something of the command is left.
     pub(super) fn make_guard(&mut self, command: &CommandLine, ties: &Ties, kept_open: &[RawFd]) -> io::Result<()> {
-        if self.guard.as_ref().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.is_linked()) {
+        if self.guard.as_ref().is_some_and(|running| !running.view.is_reaped() && running.guard.is_linked()) {
             return Ok(());
         }
         // A guard that is still here has died, and may have to be reaped.
@@ -95,7 +95,7 @@ impl Job {
         self.tree.each_child(|child| self.strangers.push(child))?;
         let birth = GuardBirth { command, own_group: !self.shares_group, kept_open: kept_open.to_vec() };
         let guard = Guard::start(&birth, ties)?;
-        self.guard = Some(RunningGuard { guard, state: guarded::Guarded::default(), leaves: false });
+        self.guard = Some(RunningGuard { guard, view: GuardView::default(), leaves: false });
         Ok(())
     }
 
@@ -106,12 +106,12 @@ impl Job {
 
     /// Ends a guard that is not needed now.
     pub(super) fn dismiss_guard(&mut self) {
-        if let Some(guarded) = self.guard.take_if(|guarded| guarded.state.is_gated())
-            && !guarded.state.is_reaped()
+        if let Some(running) = self.guard.take_if(|running| running.view.is_gated())
+            && !running.view.is_reaped()
         {
-            self.disown(guarded.guard.pid());
-            self.dismissed.push(guarded.guard.pid());
-            guarded.guard.kill_guard();
+            self.disown(running.guard.pid());
+            self.dismissed.push(running.guard.pid());
+            running.guard.kill_guard();
         }
     }
 
@@ -136,40 +136,40 @@ impl Job {
         let mut opened = self.open(ties, variables, until);
         if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {
             // The guard, or what waited at its gate, has died meanwhile. The guard may have said why.
-            let why = self.guard.as_ref().and_then(|guarded| guarded.guard.failure());
+            let why = self.guard.as_ref().and_then(|running| running.guard.failure());
             self.dismiss_guard();
             self.make_guard(command, ties, kept_open).map_err(|error| why.unwrap_or(error))?;
             opened = self.open(ties, variables, until);
         }
-        let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|guarded| guarded.guard.failure());
+        let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|running| running.guard.failure());
         why.map_or(opened, Err)
     }
 
     /// Takes the command back, unless it has passed the gate. Guard and gate may be stopped: nothing of the user's runs
     /// there.
     pub(super) fn recall(&mut self) -> bool {
-        let is_back = |guarded: &RunningGuard| guarded.state.has_command() && guarded.guard.page().recall();
-        let Some(guarded) = self.guard.as_mut().filter(|guarded| is_back(guarded)) else { return false };
-        guarded.state.recall();
+        let is_back = |running: &RunningGuard| running.view.has_command() && running.guard.page().recall();
+        let Some(running) = self.guard.as_mut().filter(|running| is_back(running)) else { return false };
+        running.view.recall();
         self.dismiss_guard();
         true
     }
 
     fn open(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
-        let guarded = self.guard.as_mut().ok_or(Errno::ECHILD)?;
-        guarded.guard.open(ties, variables, until)?;
-        guarded.state.start();
+        let running = self.guard.as_mut().ok_or(Errno::ECHILD)?;
+        running.guard.open(ties, variables, until)?;
+        running.view.start();
         Ok(())
     }
 
     /// One of these becomes readable when there may be news.
     pub(super) fn awaited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.guard.iter().flat_map(|guarded| guarded.guard.awaited())
+        self.guard.iter().flat_map(|running| running.guard.awaited())
     }
 
     /// Whether the command has been started, and its end has not been told.
     pub(super) fn has_command(&self) -> bool {
-        self.guard.as_ref().is_some_and(|guarded| guarded.state.has_command())
+        self.guard.as_ref().is_some_and(|running| running.view.has_command())
     }
 
     /// A child of ours has ended; perhaps it was one of the job's.
@@ -177,45 +177,45 @@ impl Job {
         self.dismissed.retain(|dismissed| *dismissed != pid);
         // From here on the number may be that of a process of the command.
         self.strangers.retain(|stranger| *stranger != pid.as_raw());
-        let Some(guarded) = &mut self.guard else { return };
-        if pid == guarded.guard.pid() {
+        let Some(running) = &mut self.guard else { return };
+        if pid == running.guard.pid() {
             log::debug!("guard {pid}: {end:?}");
-            guarded.state.guard_reaped();
-        } else if guarded.guard.page().command() == Some(pid) {
-            guarded.state.command_reaped(end);
+            running.view.guard_reaped();
+        } else if running.guard.page().command() == Some(pid) {
+            running.view.command_reaped(end);
         }
     }
 
     /// Whether the guard has killed the command because the lease was over.
     pub(super) fn is_lease_over(&self) -> bool {
-        self.guard.as_ref().is_some_and(|guarded| guarded.guard.page().is_lease_over())
+        self.guard.as_ref().is_some_and(|running| running.guard.page().is_lease_over())
     }
 
     /// Whether the locks that are borrowed are needed. `waits`: whether any processes are waited for.
     pub(super) fn needs_loans(&self, waits: bool) -> bool {
-        self.guard.as_ref().is_none_or(|guarded| guarded.state.needs_loans(guarded.shown(), waits))
+        self.guard.as_ref().is_none_or(|running| running.view.needs_loans(running.shown(), waits))
     }
 
     /// Whether the guard has reaped the command and all that was below it.
     pub(super) fn is_emptied(&self) -> bool {
-        self.guard.as_ref().is_some_and(|guarded| guarded.guard.stage() == Stage::Empty)
+        self.guard.as_ref().is_some_and(|running| running.guard.stage() == Stage::Empty)
     }
 
     /// What has become of the command. `is_told`: the guard has woken us.
     pub(super) fn command_news(&mut self, is_told: bool) -> News {
-        let Some(guarded) = &mut self.guard else { return News::default() };
+        let Some(running) = &mut self.guard else { return News::default() };
         if is_told {
-            let _ = guarded.guard.hear();
+            let _ = running.guard.hear();
         }
-        let page = guarded.guard.page();
+        let page = running.guard.page();
         let command = page.command();
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that
         // we would have to be continued as well. If we were stopped with the command, we hear of it when we have been
         // continued with it: then the stop is over.
         let stopped = page.take_stopped().filter(|_| self.shares_group && command.is_some_and(process::is_stopped));
-        let shown = guarded.shown();
+        let shown = running.shown();
         let tree = &self.tree;
-        guarded.state.news(shown, stopped, || {
+        running.view.news(shown, stopped, || {
             let mut is_ours = false;
             // What cannot be found out may be so.
             let listed = tree.each_child(|child| is_ours |= command.is_some_and(|command| command.as_raw() == child));
@@ -225,7 +225,7 @@ impl Job {
 
     /// Why the program was not executed, if it was not, once this end has been told.
     pub(super) fn failure(&self, end: CommandFate) -> Option<io::Error> {
-        let guard = self.guard.as_ref().map(|guarded| &guarded.guard);
+        let guard = self.guard.as_ref().map(|running| &running.guard);
         match end {
             CommandFate::Reaped(_) => guard?.failure(),
             // The timer of a guard that is to open its gate after the lease ends that guard.
@@ -238,8 +238,8 @@ impl Job {
 
     /// Whether nothing is left of the command.
     pub(super) fn has_gone(&self) -> bool {
-        let Some(guarded) = &self.guard else { return true };
-        guarded.state.has_gone(guarded.guard.stage(), || {
+        let Some(running) = &self.guard else { return true };
+        running.view.has_gone(running.guard.stage(), || {
             let mut is_any_left = false;
             let listed = self.tree.each_child(|child| is_any_left |= !self.strangers.contains(&child));
             listed.is_ok() && !is_any_left
@@ -248,26 +248,26 @@ impl Job {
 
     /// The guard, for as long as it answers for something.
     fn answering(&self) -> Option<&RunningGuard> {
-        self.guard.as_ref().filter(|guarded| !guarded.guard.stage().is_over())
+        self.guard.as_ref().filter(|running| !running.guard.stage().is_over())
     }
 
     /// Passes on a signal to the command, or to its descendants once it has ended.
     /// `waits`: its descendants are waited for, so they get the signal even if its end has not been told yet.
     pub(super) fn forward(&self, signal: Signal, waits: bool) {
-        if let Some(guarded) = self.answering() {
-            let has_ended = !guarded.state.has_command() || waits && guarded.guard.ended().is_some();
-            guarded.guard.ask(GuardRequest::Signal(signal, if has_ended { Targets::All } else { Targets::Job }));
+        if let Some(running) = self.answering() {
+            let has_ended = !running.view.has_command() || waits && running.guard.ended().is_some();
+            running.guard.ask(GuardRequest::Signal(signal, if has_ended { Targets::All } else { Targets::Group }));
         }
     }
 
     /// Passes on a signal of the terminal to those that it has not reached, because they have left our process group, as
     /// timeout(1) does: to the command, and once that has ended, to its descendants.
     pub(super) fn forward_outside(&self, signal: Signal) {
-        if let Some(guarded) = self.answering() {
+        if let Some(running) = self.answering() {
             // The guard is in another session, so for the kernel such a group is orphaned, and TSTP stops none of it
             // (setpgid(2)).
-            let stops = signal == Signal::TSTP && guarded.state.has_command();
-            guarded.guard.ask(GuardRequest::Signal(if stops { Signal::STOP } else { signal }, Targets::Strayed));
+            let stops = signal == Signal::TSTP && running.view.has_command();
+            running.guard.ask(GuardRequest::Signal(if stops { Signal::STOP } else { signal }, Targets::Strayed));
         }
     }
 
@@ -280,22 +280,22 @@ impl Job {
     /// Asks the command and all its descendants to stop.
     pub(super) fn stop(&mut self, signal: Signal) {
         self.interrupted = true;
-        if let Some(guarded) = self.answering() {
-            guarded.guard.page().spoil();
-            guarded.guard.ask(GuardRequest::Stop(signal));
+        if let Some(running) = self.answering() {
+            running.guard.page().spoil();
+            running.guard.ask(GuardRequest::Stop(signal));
         }
     }
 
     /// Has the command killed, and all its descendants.
     pub(super) fn kill(&mut self) {
         self.interrupted = true;
-        let Some(guarded) = self.guard.as_mut().filter(|guarded| !guarded.guard.stage().is_over()) else { return };
-        guarded.guard.page().spoil();
-        match guarded.state.kill(guarded.guard.stage()) {
-            Kill::AskGuard => guarded.guard.ask(GuardRequest::Kill),
-            Kill::KillGuard => guarded.guard.kill_guard(),
+        let Some(running) = self.guard.as_mut().filter(|running| !running.guard.stage().is_over()) else { return };
+        running.guard.page().spoil();
+        match running.view.kill(running.guard.stage()) {
+            Kill::AskGuard => running.guard.ask(GuardRequest::Kill),
+            Kill::KillGuard => running.guard.kill_guard(),
             Kill::KillChildren => {
-                let origin = StartGroup::ours(guarded.guard.page().command().filter(|_| !self.shares_group));
+                let origin = StartGroup::ours(running.guard.page().command().filter(|_| !self.shares_group));
                 let is_stranger = |child| self.strangers.contains(&child);
                 (0..CHASES).for_each(|_| self.tree.kill_children(origin, is_stranger));
                 self.tree.kill_below(is_stranger);
@@ -306,23 +306,23 @@ impl Job {
     /// The lock is about to be released. What is left of the command by now is meant to live on.
     pub(super) fn leave(&mut self) {
         self.dismiss_guard();
-        if let Some(guarded) = &mut self.guard {
-            guarded.leaves = true;
-            if guarded.guard.stage().is_open() && !guarded.state.is_reaped() {
-                guarded.guard.ask(GuardRequest::Leave);
+        if let Some(running) = &mut self.guard {
+            running.leaves = true;
+            if running.guard.stage().is_open() && !running.view.is_reaped() {
+                running.guard.ask(GuardRequest::Leave);
             }
         }
     }
 
     /// Whether the command, or what it has left behind, has got a signal that ends most programs.
     pub(super) fn is_interrupted(&self) -> bool {
-        self.guard.as_ref().is_some_and(|guarded| guarded.guard.page().is_spoiled())
+        self.guard.as_ref().is_some_and(|running| running.guard.page().is_spoiled())
     }
 
     /// What the user is to be told of what the command has left behind, if that is anything. The guard has been reaped, so
     /// that is below us.
     pub(super) fn left_behind(&self) -> Option<Notice> {
-        let has_left = self.guard.as_ref().is_some_and(|guarded| guarded.guard.stage() == Stage::Left);
+        let has_left = self.guard.as_ref().is_some_and(|running| running.guard.stage() == Stage::Left);
         let number = if has_left { self.tree.count(|child| self.strangers.contains(&child)) } else { 0 };
         (number > 0).then_some(Notice::LeftBehind { number, end_with_us: getpid().as_raw() == 1 })
     }
@@ -346,8 +346,8 @@ impl Job {
     /// to exit. If the operating system has failed us in the middle of a run, it is the command, and is killed.
     pub(super) fn is_left(&mut self) -> bool {
         self.dismiss_guard();
-        let Some(RunningGuard { guard, state, leaves }) = &self.guard else { return !self.dismissed.is_empty() };
-        let is_reaped = state.is_reaped();
+        let Some(RunningGuard { guard, view, leaves }) = &self.guard else { return !self.dismissed.is_empty() };
+        let is_reaped = view.is_reaped();
         if guard.stage().is_over() {
             if !is_reaped {
                 // This guard has only to exit, and a stopped one cannot.

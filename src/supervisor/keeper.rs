@@ -17,8 +17,8 @@ use crate::fence::{Fence, keeper as fence_keeper};
 use crate::keeper::process::{self, KeeperBirth};
 use crate::rules::event::{CommandEnd, Event};
 use crate::rules::last_run::Asked;
-use crate::rules::lender::Lender;
 use crate::rules::message::Order;
+use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::signal::Signal;
 use crate::system::fork::{Life, fork};
 use crate::system::proc;
@@ -64,7 +64,7 @@ impl KeeperProcess {
     fn fork(
         is_hold: bool,
         files: impl IntoIterator<Item = RawFd>,
-        live: impl FnOnce(Lender, Link, KeeperTies<'_>),
+        live: impl FnOnce(ProcessIdentity, Link, KeeperTies<'_>),
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
         let ties = Ties::new().context("cannot make pipes and shared memory")?;

@@ -23,9 +23,9 @@ use crate::rules::outcome::Outcome;
 use crate::rules::settings::Settings;
 use crate::rules::signal::Signal;
 
-/// What has become of our children since the last look.
+/// What one look at our children has found, and at what they show.
 #[derive(Clone, Debug, Default)]
-pub struct ChildNews {
+pub struct Snapshot {
     /// What the machine is to be told of the guard and the command, in this order.
     pub events: Vec<Event>,
     /// The end of the command is among them.
@@ -48,7 +48,7 @@ pub struct ChildNews {
     /// The lease that this keeper shows.
     pub lease: Option<Span>,
     /// What else is to be told: of the command of `--on-lost`, and of the process that `zklock hold` holds for.
-    pub others: Vec<Event>,
+    pub other_events: Vec<Event>,
     /// There may be more children to reap.
     pub is_behind: bool,
 }
@@ -62,7 +62,7 @@ pub trait SupervisorIo {
     fn now(&self) -> Instant;
 
     /// Looks at our children and at what they show. `waits`: whether any processes are waited for.
-    fn look(&mut self, waits: bool) -> ChildNews;
+    fn look(&mut self, waits: bool) -> Snapshot;
 
     /// The keeper's next report, or that it has gone.
     fn hear_keeper(&mut self) -> Option<Event>;
@@ -119,21 +119,22 @@ impl Turns {
 
     /// One turn. An error is one of `outside`.
     pub fn turn<O: SupervisorIo>(&mut self, outside: &mut O) -> Result<(), O::Error> {
-        let seen = outside.look(self.awaits().is_some());
-        self.behind_since = seen.is_behind.then(|| outside.now());
-        let postponed = self.hear_keeper(outside, &seen)?;
+        let snapshot = outside.look(self.awaits().is_some());
+        self.behind_since = snapshot.is_behind.then(|| outside.now());
+        let postponed = self.hear_keeper(outside, &snapshot)?;
         let (continues, signals): (Vec<_>, Vec<_>) =
             outside.signals()?.into_iter().partition(|(signal, _)| *signal == Signal::CONT);
         if signals.iter().any(|(signal, _)| cancels(*signal)) {
             outside.spoil();
         }
         // A command that has ended is not stopped by Ctrl-Z; what is typed is for those that it has left.
-        let is_for_others = |(signal, shared): &(Signal, bool)| seen.has_ended && (*shared || *signal == Signal::TSTP);
+        let is_for_others =
+            |(signal, shared): &(Signal, bool)| snapshot.has_ended && (*shared || *signal == Signal::TSTP);
         let (later, signals): (Vec<_>, Vec<_>) = signals.into_iter().partition(is_for_others);
         self.tell(outside, signals.into_iter().map(signaled))?;
-        self.tell(outside, seen.others.clone())?;
-        self.tell(outside, seen.events.clone())?;
-        self.tell_who_has_gone(outside, &seen)?;
+        self.tell(outside, snapshot.other_events.clone())?;
+        self.tell(outside, snapshot.events.clone())?;
+        self.tell_who_has_gone(outside, &snapshot)?;
         self.tell(outside, postponed)?;
         self.tell(outside, later.into_iter().map(signaled))?;
         if std::mem::take(&mut self.has_stopped) {
@@ -142,21 +143,23 @@ impl Turns {
             self.happen(outside, Event::Timer)?;
         }
         self.tell(outside, continues.into_iter().map(signaled))?;
-        self.tell_who_has_gone(outside, &seen)
+        self.tell_who_has_gone(outside, &snapshot)
     }
 
     /// Tells what the keeper reports, the lease, and a loss that others have found. Returns what is not to be told before the
     /// end of the command.
-    fn hear_keeper<O: SupervisorIo>(&mut self, outside: &mut O, seen: &ChildNews) -> Result<Vec<Event>, O::Error> {
+    fn hear_keeper<O: SupervisorIo>(&mut self, outside: &mut O, snapshot: &Snapshot) -> Result<Vec<Event>, O::Error> {
         let mut postponed = vec![];
         while let Some(event) = outside.hear_keeper() {
             let is_too_late = match event {
                 // A request to give up the lock makes no difference to a command that has ended.
-                Event::Keeper(Report::Revoked(_)) => seen.has_ended,
+                Event::Keeper(Report::Revoked(_)) => snapshot.has_ended,
                 // When nothing is left of the command, the keeper releases the lock by itself. What happens to it after
                 // that is no loss. But if the guard had to end the command, and the keeper did not exit by itself, that is
                 // why the lease was over.
-                Event::KeeperGone => seen.is_emptied && !(seen.loss == Some(Loss::LeaseOver) && seen.has_keeper_died),
+                Event::KeeperGone => {
+                    snapshot.is_emptied && !(snapshot.loss == Some(Loss::LeaseOver) && snapshot.has_keeper_died)
+                }
                 _ => false,
             };
             if is_too_late {
@@ -165,16 +168,16 @@ impl Turns {
                 self.happen(outside, event)?;
             }
         }
-        if let Some(span) = seen.lease.filter(|_| self.lease != seen.lease)
+        if let Some(span) = snapshot.lease.filter(|_| self.lease != snapshot.lease)
             && let Some(effects) = self.machine.extend(outside.now(), span)
         {
-            self.lease = seen.lease;
+            self.lease = snapshot.lease;
             self.perform(outside, effects)?;
         }
-        if let Some(at) = seen.answered {
+        if let Some(at) = snapshot.answered {
             self.machine.answer(at);
         }
-        match seen.loss.filter(|_| self.may_lose()) {
+        match snapshot.loss.filter(|_| self.may_lose()) {
             Some(Loss::LeaseOver) => self.happen(outside, Event::Command(CommandEvent::LeaseOver))?,
             Some(loss) => self.happen(outside, Event::Keeper(Report::Lost(loss)))?,
             None => {}
@@ -183,13 +186,13 @@ impl Turns {
     }
 
     /// Tells when the processes that are waited for have gone. The command first: it is gone only when its end has been told.
-    fn tell_who_has_gone<O: SupervisorIo>(&mut self, outside: &mut O, seen: &ChildNews) -> Result<(), O::Error> {
+    fn tell_who_has_gone<O: SupervisorIo>(&mut self, outside: &mut O, snapshot: &Snapshot) -> Result<(), O::Error> {
         let have_gone = match self.awaits() {
-            Some(Awaited::Everyone) => seen.everyone_has_gone,
-            Some(Awaited::Borrowers) => seen.borrowers_have_gone,
+            Some(Awaited::Everyone) => snapshot.everyone_has_gone,
+            Some(Awaited::Borrowers) => snapshot.borrowers_have_gone,
             None => false,
         };
-        let gone = (have_gone && !seen.has_command).then_some(Event::Command(CommandEvent::TreeGone));
+        let gone = (have_gone && !snapshot.has_command).then_some(Event::Command(CommandEvent::TreeGone));
         self.tell(outside, gone)
     }
 

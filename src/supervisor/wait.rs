@@ -7,10 +7,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Supervisor;
+use super::caller::Caller;
 use super::keeper::KeeperProcess;
 use super::turn::Turns;
 use crate::rules::event::Awaited;
-use crate::supervisor::caller::Caller;
 use crate::system::clock;
 
 /// Where there may be something to read.

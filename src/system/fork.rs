@@ -8,7 +8,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Pid, getpid, getppid};
 
-use crate::system::signals;
+use super::signals;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {

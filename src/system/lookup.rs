@@ -13,8 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::unistd::{Pid, Uid, User, getuid};
 
-use crate::system::fork::{Life, fork};
-use crate::system::signals;
+use super::fork::{Life, fork};
+use super::signals;
 
 /// How long the look-up of our user may take.
 const USER_LOOKUP: Duration = Duration::from_millis(500);

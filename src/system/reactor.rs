@@ -14,8 +14,8 @@ use std::task::{Context, Poll, Waker};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::clock::{self, Alarm};
 use crate::rules::instant::Instant;
-use crate::system::clock::{self, Alarm};
 
 #[derive(Debug)]
 pub struct Reactor {

@@ -10,8 +10,8 @@ use nix::sys::stat::Mode;
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcgetsid, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 
+use super::writer;
 use crate::rules::text::fitting;
-use crate::system::writer;
 
 /// Whether this process has a controlling terminal.
 pub fn is_controlled() -> bool {

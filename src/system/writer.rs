@@ -17,8 +17,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair};
 use nix::unistd::{Pid, setpgid, write};
 
-use crate::system::clock;
-use crate::system::fork::{Life, fork};
+use super::clock;
+use super::fork::{Life, fork};
 
 /// How long a run waits for its writer in the end, in milliseconds.
 const LAST_TEXTS: u8 = 200;
@@ -27,7 +27,7 @@ const LAST_TEXTS: u8 = 200;
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The longest message. A socket has room for more by default (wmem_default, socket(7)).
-const LONGEST: usize = 32 << 10;
+const LONGEST_MESSAGE: usize = 32 << 10;
 
 /// The way to the writer, for every process of this run. `None` before a run and after it, when nothing is at stake:
 /// then texts are written directly.
@@ -40,7 +40,7 @@ fn way() -> MutexGuard<'static, Option<OwnedFd>> {
 /// Writes a sentence or a log record, or rewrites the status line. Never blocks during a run.
 pub fn say(text: &str) {
     match &*way() {
-        Some(way) => text.as_bytes().chunks(LONGEST).for_each(|piece| {
+        Some(way) => text.as_bytes().chunks(LONGEST_MESSAGE).for_each(|piece| {
             // If there is no room, it is dropped.
             let _ = send(way.as_raw_fd(), piece, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
         }),
@@ -134,7 +134,7 @@ impl Writer {
 
 /// Copies one message. It stays in the socket until it is written. Returns false when no other process has the other end.
 fn copy(texts: &OwnedFd) -> bool {
-    let mut message = vec![0; LONGEST];
+    let mut message = vec![0; LONGEST_MESSAGE];
     match recv(texts.as_raw_fd(), &mut message, MsgFlags::MSG_PEEK) {
         Ok(length @ 1..) => {
             write_all(&message[..length]);

@@ -7,19 +7,19 @@ use std::time::Duration;
 use zklock::guard::program;
 use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, OnLostEvent, Recipient, Unstarted};
 use zklock::rules::guard::{self, GuardRequest, Stage};
-use zklock::rules::guarded::{CommandFate, GuardState, Guarded, Kill};
+use zklock::rules::guard_view::{CommandFate, GuardState, GuardView, Kill};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
-use zklock::rules::lender::Offer;
 use zklock::rules::loans::Borrowing;
 use zklock::rules::message::{Grant, Loss, Order, Progress, Report};
 use zklock::rules::mode::Mode;
 use zklock::rules::notice::Notice;
+use zklock::rules::offer::Offer;
 use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Dialect;
 use zklock::rules::settings::Settings;
 use zklock::rules::signal::Signal;
-use zklock::supervisor::turn::{ChildNews, SupervisorIo, Turns};
+use zklock::supervisor::turn::{Snapshot, SupervisorIo, Turns};
 
 use crate::coverage::Kind;
 use crate::guard::Guard;
@@ -121,7 +121,7 @@ pub(crate) struct Host {
     pub(crate) frozen: bool,
     pub(crate) keeper: Option<usize>,
     pub(crate) guard: Guard,
-    guarded: Option<Guarded>,
+    view: Option<GuardView>,
     /// Whether a guard was killed.
     pub(crate) guard_died: bool,
     linked: bool,
@@ -220,7 +220,7 @@ impl Host {
             frozen: false,
             keeper: None,
             guard: Guard::new(false),
-            guarded: None,
+            view: None,
             guard_died: false,
             linked: false,
             signals: vec![],
@@ -276,7 +276,7 @@ impl Host {
 
     /// Whether its command has been started, and its end has not been told.
     pub(crate) fn has_command(&self) -> bool {
-        self.guarded.as_ref().is_some_and(Guarded::has_command)
+        self.view.as_ref().is_some_and(GuardView::has_command)
     }
 
     /// Whether its command has been started, and has not passed the gate.
@@ -320,26 +320,26 @@ impl SimIo<'_> {
         self.state.hosts[self.host].keeper.map(|keeper| &self.state.keepers[keeper])
     }
 
-    fn look_at_children(&mut self, seen: &mut ChildNews, waits: bool) {
-        let Host { guard, guarded: Some(guarded), processes, root_status, .. } = self.this() else {
+    fn look_at_children(&mut self, seen: &mut Snapshot, waits: bool) {
+        let Host { guard, view: Some(view), processes, root_status, .. } = self.this() else {
             seen.loss = self.has_lost_lender().then_some(Loss::LenderGone);
             return;
         };
         if std::mem::take(&mut guard.is_zombie) {
-            guarded.guard_reaped();
+            view.guard_reaped();
         }
         // What the guard has reaped is not ours, and what has come to us after its death is.
         if let Some(status) = root_status.take_if(|_| !guard.alive) {
-            guarded.command_reaped(program::end_of(status));
+            view.command_reaped(program::end_of(status));
         }
         let root = processes.first();
         let stopped = guard.stopped.take().filter(|_| root.is_some_and(|root| root.alive && root.stopped));
         let shown = GuardState { stage: guard.stage, ended: guard.ended.map(program::end_of) };
         let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
-        let news = guarded.news(shown, stopped, is_our_child);
+        let news = view.news(shown, stopped, is_our_child);
         (seen.has_ended, seen.is_emptied) = (news.ended.is_some(), guard.stage == Stage::Empty);
         let is_over = guard.lease_over;
-        if guarded.needs_loans(shown, waits) && self.has_lost_lender() {
+        if view.needs_loans(shown, waits) && self.has_lost_lender() {
             seen.loss = Some(Loss::LenderGone);
         } else if is_over {
             seen.loss = Some(Loss::LeaseOver);
@@ -347,10 +347,10 @@ impl SimIo<'_> {
         seen.events = news.events(|end| self.end(end));
     }
 
-    fn look_who_has_gone(&self, seen: &mut ChildNews) {
+    fn look_who_has_gone(&self, seen: &mut Snapshot) {
         let host = &self.state.hosts[self.host];
         let is_empty = || self.state.is_empty(self.host) && host.root_status.is_none();
-        let have_gone = host.guarded.as_ref().is_none_or(|guarded| guarded.has_gone(host.guard.stage, is_empty));
+        let have_gone = host.view.as_ref().is_none_or(|view| view.has_gone(host.guard.stage, is_empty));
         seen.borrowers_have_gone = host.lending.is_over() || host.hold.is_none() && have_gone;
         seen.everyone_has_gone = have_gone && seen.borrowers_have_gone;
     }
@@ -401,19 +401,19 @@ impl SupervisorIo for SimIo<'_> {
         instant(self.state.now)
     }
 
-    fn look(&mut self, waits: bool) -> ChildNews {
-        let mut seen = ChildNews::default();
+    fn look(&mut self, waits: bool) -> Snapshot {
+        let mut seen = Snapshot::default();
         if !std::mem::take(&mut self.looks_early) {
             self.look_at_children(&mut seen, waits);
             self.look_who_has_gone(&mut seen);
         }
         let this = self.this();
-        seen.has_command = this.guarded.as_ref().is_some_and(Guarded::has_command);
+        seen.has_command = this.view.as_ref().is_some_and(GuardView::has_command);
         if this.hold.as_mut().is_some_and(Hold::has_caller_gone) {
-            seen.others.push(Happening::CallerGone);
+            seen.other_events.push(Happening::CallerGone);
         }
         if std::mem::take(&mut this.on_lost_ended) {
-            seen.others.push(Happening::OnLost(OnLostEvent::Ended));
+            seen.other_events.push(Happening::OnLost(OnLostEvent::Ended));
         }
         seen.has_keeper_died = this.keeper_kills > 0;
         if let Some(keeper) = self.keeper() {
@@ -549,7 +549,7 @@ impl State {
                 if signal == Signal::CONT && self.hosts[host].hold.is_none() {
                     self.check_continue(host);
                 }
-                self.ask_guard(host, GuardRequest::Signal(signal, guard::Targets::Job));
+                self.ask_guard(host, GuardRequest::Signal(signal, guard::Targets::Group));
             }
             Effect::Stop(signal) => {
                 let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
@@ -563,8 +563,8 @@ impl State {
                 self.is_stopped_by_supervisor(host);
                 self.call_in(host);
                 self.signal_caller(host, Signal::TERM);
-                let Host { guard, guarded, .. } = &mut self.hosts[host];
-                match guarded.as_mut()?.kill(guard.stage) {
+                let Host { guard, view, .. } = &mut self.hosts[host];
+                match view.as_mut()?.kill(guard.stage) {
                     Kill::AskGuard => self.ask_guard(host, GuardRequest::Kill),
                     Kill::KillGuard => self.guard_dies(host),
                     Kill::KillChildren => {
@@ -597,7 +597,7 @@ impl State {
                 self.after(time, Event::OnLostEnds(host));
             }
             Effect::Say(Notice::Starting { .. })
-                if !self.hosts[host].guarded.as_ref().is_some_and(Guarded::has_command) =>
+                if !self.hosts[host].view.as_ref().is_some_and(GuardView::has_command) =>
             {
                 self.fail(format!("host {host} says that it starts its command, and does not"));
             }
@@ -628,7 +628,7 @@ impl State {
         // A guard that has killed what had not begun has stopped nothing.
         state.stopped_by_us = state.stopped_by_supervisor;
         state.died_behind_gate = false;
-        state.guarded.iter_mut().for_each(Guarded::recall);
+        state.view.iter_mut().for_each(GuardView::recall);
         state.never_ran = true;
         self.dismiss_guard(host);
     }
@@ -657,18 +657,18 @@ impl State {
 
     fn make_guard(&mut self, host: usize) {
         let state = &self.hosts[host];
-        if state.guard.alive && state.guarded.as_ref().is_some_and(|guarded| !guarded.is_reaped()) {
+        if state.guard.alive && state.view.as_ref().is_some_and(|view| !view.is_reaped()) {
             return;
         }
         self.dismiss_guard(host);
-        (self.hosts[host].guard, self.hosts[host].guarded) = (Guard::new(true), Some(Guarded::default()));
+        (self.hosts[host].guard, self.hosts[host].view) = (Guard::new(true), Some(GuardView::default()));
         let state = &mut self.hosts[host];
         state.guard.borrowed = state.borrowing.pipes().cloned().collect();
         self.wake_guard(host);
     }
 
     pub(crate) fn dismiss_guard(&mut self, host: usize) {
-        if self.hosts[host].guarded.take_if(|guarded| guarded.is_gated()).is_some() {
+        if self.hosts[host].view.take_if(|view| view.is_gated()).is_some() {
             self.hosts[host].guard = Guard::new(false);
             self.hosts[host].root_status = None;
         }
@@ -733,7 +733,7 @@ impl State {
         self.hosts[host].never_ran = false;
         self.hosts[host].opening = Some((grant, until));
         self.ask_guard(host, GuardRequest::Open);
-        self.hosts[host].guarded.iter_mut().for_each(Guarded::start);
+        self.hosts[host].view.iter_mut().for_each(GuardView::start);
         self.spring(Kind::AtSpawn, host);
         if self.hosts[host].nesting.is_some() {
             self.spring(Kind::AtNestedSpawn, host);

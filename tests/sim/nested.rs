@@ -6,11 +6,12 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 use zklock::rules::event::CommandEnd;
-use zklock::rules::lender::{Lender, Offer};
 use zklock::rules::loans::{Borrowing, Processes, Unlent};
 use zklock::rules::message::{Grant, GrantedLock};
 use zklock::rules::mode::Mode;
+use zklock::rules::offer::Offer;
 use zklock::rules::outcome::{self, Outcome};
+use zklock::rules::process_identity::ProcessIdentity;
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
@@ -93,8 +94,8 @@ pub(crate) fn caller_pid(host: usize) -> u32 {
 }
 
 /// A supervisor.
-pub(crate) fn lender(host: usize) -> Lender {
-    Lender { pid: pid(host), started: STARTED }
+pub(crate) fn lender(host: usize) -> ProcessIdentity {
+    ProcessIdentity { pid: pid(host), started: STARTED }
 }
 
 fn host_of(pid: u32) -> usize {
@@ -117,7 +118,7 @@ impl Processes for Proc<'_> {
         pipe.get()
     }
 
-    fn is_above(&self, root: Lender, pid: u32) -> Option<bool> {
+    fn is_above(&self, root: ProcessIdentity, pid: u32) -> Option<bool> {
         let host = host_of(pid);
         let above = self.0.above(host).any(|outer| {
             let state = &self.0.hosts[outer];
@@ -135,7 +136,7 @@ impl Processes for Proc<'_> {
 }
 
 impl Proc<'_> {
-    fn lives(&self, process: Lender) -> bool {
+    fn lives(&self, process: ProcessIdentity) -> bool {
         process.started == STARTED && self.0.hosts[host_of(process.pid)].alive
     }
 }
@@ -174,7 +175,7 @@ impl State {
     fn offer(&self, host: usize) -> Offer {
         let Host { hold, lending, .. } = &self.hosts[host];
         let root = if hold.is_some() { caller_pid(host) } else { pid(host) };
-        let root = Lender { pid: root, started: STARTED };
+        let root = ProcessIdentity { pid: root, started: STARTED };
         Offer { lender: lender(host), root, descriptor: DESCRIPTOR, inode: lending.inode }
     }
 
@@ -257,7 +258,7 @@ impl State {
     }
 
     /// The supervisor hears which runs lend it something, and gives back the rest.
-    pub(crate) fn keep_loans(&mut self, host: usize, lenders: &[Lender]) {
+    pub(crate) fn keep_loans(&mut self, host: usize, lenders: &[ProcessIdentity]) {
         let gives_back = self.hosts[host].borrowing.keep(lenders);
         if gives_back {
             self.coverage.count(Kind::GaveBack);

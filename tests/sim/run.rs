@@ -12,8 +12,8 @@ use fastrand::Rng;
 use zklock::cli::{LockRequest, Plan};
 use zklock::keeper::Keeper;
 use zklock::rules::card::Card;
-use zklock::rules::lender::Lender;
 use zklock::rules::mode::Mode;
+use zklock::rules::process_identity::ProcessIdentity;
 use zklock::rules::queue::Dialect;
 use zklock::rules::settings::{Patience, Settings};
 use zklock::rules::signal::Signal;
@@ -143,7 +143,7 @@ fn settle<'p>(state: &Shared, by_lock: &[Plan], plans: &'p [OnceCell<Plan>], tas
             let host = state.borrow().keepers[keeper].host;
             let plan = plans[host].get_or_init(|| plan_of(by_lock, &state.borrow().hosts[host]));
             let asked = state.borrow().hosts[host].asked;
-            let Lender { pid, started } = lender(host);
+            let ProcessIdentity { pid, started } = lender(host);
             let machine = state.borrow().top(host).to_string();
             let (pid, started, boot_id) = (Some(pid), Some(started), Some(machine));
             let card =

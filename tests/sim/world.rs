@@ -12,9 +12,10 @@ use zklock::rules::contacts::Contact;
 use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
-use zklock::rules::lender::{Lender, Loan};
 use zklock::rules::message::{Connectivity, Order, Progress, Remark, Report};
+use zklock::rules::offer::Loan;
 use zklock::rules::pace::{Pace, silence_limit};
+use zklock::rules::process_identity::ProcessIdentity;
 use zklock::system::futures::or;
 use zklock::zookeeper::session::channel::{Rejected, shake_hands};
 use zklock::zookeeper::session::client::ClientSession;
@@ -303,7 +304,7 @@ impl KeeperIo for SimIo {
         loan
     }
 
-    fn keep_loans(&self, lenders: &[Lender]) {
+    fn keep_loans(&self, lenders: &[ProcessIdentity]) {
         self.state.borrow_mut().keepers[self.keeper].loans.keep(lenders);
     }
 

@@ -4,7 +4,7 @@ use std::thread;
 
 use super::*;
 use crate::rules::card::Card;
-use crate::rules::lender::{Barrier, Loan};
+use crate::rules::offer::{Barrier, Loan};
 
 fn borrowing(offer: Offer) -> BorrowedPipes {
     let mut borrowing = BorrowedPipes::new(&[offer]);
@@ -26,9 +26,9 @@ fn offer(lending: &Lending) -> Offer {
     lending.offer(this()).unwrap()
 }
 
-fn this() -> Lender {
+fn this() -> ProcessIdentity {
     let pid = std::process::id();
-    Lender { pid, started: process::started(pid).unwrap().unwrap() }
+    ProcessIdentity { pid, started: process::started(pid).unwrap().unwrap() }
 }
 
 #[test]
@@ -83,12 +83,12 @@ fn an_offer_that_does_not_stand() {
     let offer = self::offer(&lending);
     let other = Lending::begin().unwrap();
     let offer_of_other = self::offer(&other);
-    let Lender { pid, started } = offer.lender;
-    let gone = Lender { pid: 4_194_305, started };
+    let ProcessIdentity { pid, started } = offer.lender;
+    let gone = ProcessIdentity { pid: 4_194_305, started };
     let forged = [
         Offer { lender: gone, ..offer },
-        Offer { lender: Lender { pid, started: started + 1 }, ..offer },
-        Offer { lender: Lender { pid: u32::MAX, started }, ..offer },
+        Offer { lender: ProcessIdentity { pid, started: started + 1 }, ..offer },
+        Offer { lender: ProcessIdentity { pid: u32::MAX, started }, ..offer },
         Offer { descriptor: offer_of_other.descriptor, ..offer },
         Offer { descriptor: u32::MAX, ..offer },
         Offer { inode: offer.inode + 1, ..offer },
@@ -144,7 +144,7 @@ fn nothing_is_borrowed_once_the_lender_has_looked() {
     assert!(lent > ROUNDS / 100 && over > ROUNDS / 100, "{lent} {over}");
 }
 
-fn card(lender: Lender) -> Card {
+fn card(lender: ProcessIdentity) -> Card {
     Card {
         pid: Some(lender.pid),
         started: Some(lender.started),
@@ -181,7 +181,7 @@ fn who_lends_us_a_lock() {
     }
     let masked = Card { boot_id: None, ..own.clone() };
     assert_eq!(borrowed.judge(&holder, &masked, nested, &Proc), Loan::OutOfReach(Barrier::Foreign));
-    let elsewhere = borrowing(Offer { root: Lender { pid: u32::MAX, started: 1 }, ..offer });
+    let elsewhere = borrowing(Offer { root: ProcessIdentity { pid: u32::MAX, started: 1 }, ..offer });
     assert_eq!(judge(&elsewhere, &holder), Loan::Stranger);
     let container = Card { pid_ns: Some(1), ..holder.clone() };
     assert_eq!(judge(&borrowed, &container), Loan::OutOfReach(Barrier::Foreign));

@@ -68,7 +68,7 @@ impl Fake {
 
     /// Where each setting comes from.
     fn origins(&self, args: &[&str]) -> BTreeMap<&'static str, String> {
-        let settings = self.check(args).access.settings;
+        let settings = self.check(args).access.origins;
         settings.into_iter().map(|setting| (setting.name, setting.origin.to_string())).collect()
     }
 }
@@ -98,7 +98,7 @@ fn every_key_does_what_its_option_does() {
                 auth-file = '/login'\nacl = 'creator'\n";
     // But for where they come from.
     let without_origins = |mut plan: Plan| {
-        plan.access.settings.clear();
+        plan.access.origins.clear();
         plan
     };
     let options = [
@@ -334,7 +334,7 @@ fn every_setting_says_where_it_comes_from() {
     let expected = expected.map(|(name, origin)| (name, origin.to_owned()));
     assert_eq!(fake.origins(&["--connect-timeout", "2"]), expected.into());
     let files = |fake: &Fake| -> Vec<_> {
-        let settings = fake.check(&[]).access.settings.into_iter();
+        let settings = fake.check(&[]).access.origins.into_iter();
         settings.filter(|setting| setting.name == "config").map(|setting| setting.value.unwrap()).collect()
     };
     assert_eq!(files(&fake), [USER, SYSTEMS]);
@@ -342,7 +342,7 @@ fn every_setting_says_where_it_comes_from() {
     assert_eq!(files(&Fake::default()), Vec::<String>::new());
 
     let secret = Fake::default().variable("ZKLOCK_AUTH", "digest:bob:hidden").check(&[]);
-    assert!(secret.access.settings.iter().any(|setting| setting.name == "auth" && setting.value.is_none()));
+    assert!(secret.access.origins.iter().any(|setting| setting.name == "auth" && setting.value.is_none()));
     assert_eq!(Fake::files("tls-ca = 'c'\ntls = false", "").origins(&[])["tls"], format!("{USER}, line 2"));
     assert_eq!(Fake::files("tls = false", "").origins(&["--tls-ca=c"])["tls"], "--tls-ca");
     assert!(matches!(secret.subject, Subject::Check(_)));
@@ -367,5 +367,5 @@ fn check_shows_the_acl_that_a_run_would_use() {
 fn a_fence_reads_no_configuration() {
     let fake = Fake::files("frobnicate", "frobnicate").variable("ZKLOCK_CONFIG", "/gone");
     let args = ["zklock", "fence", "--token", "1", "file", "true"].map(OsString::from);
-    assert!(matches!(task(args, &fake), Ok(Task::Job(_))));
+    assert!(matches!(task(args, &fake), Ok(Task::Run(_))));
 }

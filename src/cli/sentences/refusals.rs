@@ -2,9 +2,9 @@
 
 use crate::cli::Plan;
 use crate::cli::environment::LENDER;
-use crate::rules::lender::Barrier;
 use crate::rules::message::Right;
 use crate::rules::message::{Refusal, Unfit};
+use crate::rules::offer::Barrier;
 use crate::rules::queue::{Dialect, Recipe};
 use crate::zookeeper::login::Login;
 use crate::zookeeper::net::address::ConnectString;

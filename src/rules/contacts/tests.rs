@@ -22,8 +22,8 @@ fn contact(sent: u64, answered: u64) -> Contact {
 
 /// The start of the lease after a `sync` that was sent at `synced`, and a beat that was sent at `sent`, on its answer.
 fn beat(contacts: &mut Contacts, timeout: Duration, synced: Instant, sent: Instant) -> Instant {
-    contacts.sync(synced);
-    let beat = contacts.beat(sent);
+    contacts.note_synced(synced);
+    let beat = contacts.beat_sent_at(sent);
     contacts.lease_from(timeout, beat, sent)
 }
 
@@ -42,7 +42,7 @@ fn idle_until(pace: Pace, timeout: Duration, delay: Duration, end: Instant) -> C
 fn contacts_until(millis: u64) -> Contacts {
     let mut contacts = idle_until(Pace::brisk(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(millis));
     for now in (0..=millis).step_by(300) {
-        contacts.awake(at(now));
+        contacts.note_awake(at(now));
     }
     contacts
 }
@@ -134,10 +134,10 @@ fn the_next_in_line_has_a_full_lease_after_half_a_tick() {
 fn rare_pings_are_no_pauses() {
     let mut contacts = Contacts::new(Pace::calm(HALF_MINUTE), BOOT);
     for now in (0..=60_000).step_by(10_001) {
-        contacts.awake(at(now));
+        contacts.note_awake(at(now));
     }
     assert_eq!(contacts.heard_until(at(65_000)), at(65_000));
-    contacts.awake(at(85_000));
+    contacts.note_awake(at(85_000));
     assert_eq!(contacts.heard_until(at(85_001)), at(50_005));
 }
 
@@ -155,12 +155,12 @@ fn without_a_sync_only_the_opening_counts() {
     let reach = Terms::reach(HALF_MINUTE);
     let mut contacts = contacts_until(60_000);
     assert!(!contacts.wants_sync(HALF_MINUTE, BOOT + reach));
-    let early = contacts.beat(BOOT + reach);
+    let early = contacts.beat_sent_at(BOOT + reach);
     assert_eq!(contacts.lease_from(HALF_MINUTE, early, at(60_000)), BOOT + reach);
     assert!(contacts.wants_sync(HALF_MINUTE, at(60_000)));
-    let beat = contacts.beat(at(60_000));
+    let beat = contacts.beat_sent_at(at(60_000));
     // Answered while the beat was on its way: that may have overtaken the relay.
-    contacts.sync(at(60_000));
+    contacts.note_synced(at(60_000));
     assert!(!contacts.wants_sync(HALF_MINUTE, at(61_499)));
     assert!(contacts.wants_sync(HALF_MINUTE, at(61_500)));
     assert_eq!(contacts.lease_from(HALF_MINUTE, beat, at(60_000)), BOOT + reach);
@@ -171,7 +171,7 @@ fn without_a_sync_only_the_opening_counts() {
 fn a_connection_that_only_brings_bytes_proves_nothing() {
     let mut contacts = contacts_until(60_000);
     for now in (60_300..=90_000).step_by(300) {
-        contacts.awake(at(now));
+        contacts.note_awake(at(now));
     }
     let lease = beat(&mut contacts, HALF_MINUTE, at(90_000), at(90_000));
     assert_eq!(lease, at(58_125) + Terms::reach(HALF_MINUTE));
@@ -198,15 +198,15 @@ fn a_loss_just_after_a_pause_was_in_the_pause() {
     assert_eq!(contacts.heard_until(at(60_300)), at(60_300));
     // The end of a pause, before and after `awake` was called.
     assert_eq!(contacts.heard_until(at(100_000)), at(60_000));
-    contacts.awake(at(100_000));
+    contacts.note_awake(at(100_000));
     assert_eq!(contacts.heard_until(at(100_010)), at(60_000));
     // A machine that wakes without a network: a session does not give the connection up before this.
     for now in (100_300..=109_000).step_by(300) {
-        contacts.awake(at(now));
+        contacts.note_awake(at(now));
     }
     assert_eq!(contacts.heard_until(at(109_030)), at(60_000));
     for now in (109_100..=109_700).step_by(300) {
-        contacts.awake(at(now));
+        contacts.note_awake(at(now));
     }
     assert_eq!(contacts.heard_until(at(109_700)), at(109_700));
 }

@@ -5,7 +5,7 @@ mod limits;
 use proptest::prelude::*;
 
 use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE, VERDICT_PATIENCE};
-use super::waiting::{KEEPER_CRASHES, LONGEST_PAUSE};
+use super::waiting::{KEEPER_CRASHES, LONGEST_KEEPER_PAUSE};
 use super::*;
 use crate::rules::event::{CommandEnd, CommandEvent, OnLostEvent, Recipient, Unstarted};
 use crate::rules::last_run::LastRun;
@@ -761,7 +761,7 @@ fn where_each_session_ends_early_the_pause_grows() {
     };
     let pauses: Vec<_> = (0..6).map(|_| lose(&mut run)).collect();
     assert_eq!(pauses, [0, 1, 2, 4, 8, 10].map(|times| Some(TIMEOUT * times).filter(|pause| !pause.is_zero())));
-    assert_eq!(TIMEOUT * 10, LONGEST_PAUSE);
+    assert_eq!(TIMEOUT * 10, LONGEST_KEEPER_PAUSE);
     run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     assert_eq!(lose(&mut run), None);

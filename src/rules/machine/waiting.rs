@@ -16,7 +16,7 @@ use crate::rules::settings::Patience;
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
 /// The longest pause before another session, unless the session timeout is longer.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+pub(super) const LONGEST_KEEPER_PAUSE: Duration = Duration::from_secs(5 * 60);
 /// When this many keepers have died, that counts as an error of our own.
 pub(super) const KEEPER_CRASHES: u32 = 3;
 
@@ -259,7 +259,7 @@ impl Machine {
             self.start_at = self.start_at.max(now + timeout);
             // Where each session ends before it has a place, they are not to be opened a hundred times a second.
             pause = self.pause;
-            self.pause = (pause * 2).clamp(timeout, timeout.max(LONGEST_PAUSE));
+            self.pause = (pause * 2).clamp(timeout, timeout.max(LONGEST_KEEPER_PAUSE));
         }
         let say = Effect::Say(Notice::Requeued { loss: Some(loss), pause });
         if pause.is_zero() {

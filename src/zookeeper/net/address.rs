@@ -14,7 +14,7 @@ use crate::rules::lock_path;
 const DEFAULT_PORT: u16 = 2181;
 
 /// The longest connect string, in bytes: a bound on the messages that quote parts of it.
-const LONGEST: usize = 4096;
+const LONGEST_CONNECT_STRING: usize = 4096;
 
 /// Where the servers are, and below which node everything happens.
 ///
@@ -80,8 +80,8 @@ impl FromStr for ConnectString {
         if let Some(odd) = text.chars().find(|c| c.is_control()) {
             return Err(format!("it contains the control character U+{:04X}; leave it out", u32::from(odd)));
         }
-        if text.len() > LONGEST {
-            return Err(format!("{} bytes long; write at most {LONGEST}", text.len()));
+        if text.len() > LONGEST_CONNECT_STRING {
+            return Err(format!("{} bytes long; write at most {LONGEST_CONNECT_STRING}", text.len()));
         }
         if let Some((scheme, _)) = text.split_once("://") {
             return Err(format!("write HOST:PORT without {scheme}://"));

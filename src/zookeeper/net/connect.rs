@@ -1,11 +1,11 @@
-//! The front door of every session: addresses, a connection, TLS, a session, a login; and a pause before all of it begins
+//! The front connector of every session: addresses, a connection, TLS, a session, a login; and a pause before all of it begins
 //! again. `race` tries the servers, `diagnosis` says why none was of use.
 
 use std::time::Duration;
 
 use super::diagnosis::{Round, not_let_in};
 use super::race::{Lost, race};
-use super::sasl::{Line, LoginTrouble};
+use super::sasl::{LoginExchange, LoginTrouble};
 use super::servers::Servers;
 use super::tcp::TcpChannel;
 use super::tls::Security;
@@ -21,7 +21,7 @@ use crate::zookeeper::wire::handshake::{Granted, Identity};
 
 /// The servers are tried again after this long, then after twice that, and so on.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_ROUND_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long to wait for the addresses of other names when there is one of the first.
 const OTHER_NAMES: Duration = Duration::from_millis(50);
@@ -39,16 +39,16 @@ impl<'p> TcpSession<'p> {
         unreachable: impl FnMut(String),
         shortened: impl FnMut(Duration, Instant),
     ) -> Result<Self, Failure> {
-        let mut door = Door { servers, reactor, timeout, identity, logins: Logins::default() };
+        let mut connector = Connector { servers, reactor, timeout, identity, logins: Logins::default() };
         // A fault that cuts off the servers may cut off the name servers as well, and the lease does not wait for those.
-        let (channel, granted) = or(servers.keep_looking_up(reactor), door.enter(unreachable, shortened)).await?;
-        let session = Self::new(channel, granted, &servers.connect.chroot, identity.map(|_| door.timeout));
+        let (channel, granted) = or(servers.keep_looking_up(reactor), connector.enter(unreachable, shortened)).await?;
+        let session = Self::new(channel, granted, &servers.connect.chroot, identity.map(|_| connector.timeout));
         Ok(session.with_login(servers.login))
     }
 }
 
 /// The way to one session.
-struct Door<'a, 'p> {
+struct Connector<'a, 'p> {
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
     /// What to ask for; of a session that is resumed, what was granted last.
@@ -70,7 +70,14 @@ struct Logins {
 
 type Entered<'p> = (TcpChannel<'p>, Granted);
 
-impl<'p> Door<'_, 'p> {
+/// One attempt, after which another one may be worth it.
+enum OpenResult<'p> {
+    Entered(Entered<'p>),
+    /// Why there is no session.
+    Failed(String),
+}
+
+impl<'p> Connector<'_, 'p> {
     /// If a resumed session gets a shorter timeout, that counts from the handshake, however the login goes: `shortened` is
     /// told of it, and of when the server was asked.
     async fn enter(
@@ -81,15 +88,15 @@ impl<'p> Door<'_, 'p> {
         let mut pause = FIRST_PAUSE;
         loop {
             let (reason, is_login) = match self.open().await? {
-                Err(reason) => (reason, false),
-                Ok((channel, granted)) => {
+                OpenResult::Failed(reason) => (reason, false),
+                OpenResult::Entered((channel, granted)) => {
                     if self.identity.is_some() && granted.timeout < self.timeout {
                         self.timeout = granted.timeout;
                         shortened(self.timeout, granted.asked_at);
                     }
                     match self.log_in(channel, granted).await? {
-                        Ok(entered) => return Ok(entered),
-                        Err(reason) => (reason, true),
+                        OpenResult::Entered(entered) => return Ok(entered),
+                        OpenResult::Failed(reason) => (reason, true),
                     }
                 }
             };
@@ -100,21 +107,21 @@ impl<'p> Door<'_, 'p> {
             // Not all clients of a server that comes back at the same moment.
             let jitter = pause.mul_f64(fastrand::f64() / 2.0);
             self.reactor.sleep_until(clock::now() + pause - jitter).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(LONGEST_ROUND_PAUSE);
         }
     }
 
     /// A session on a connection, or why there is none. Fails if the next try would fail as well.
-    async fn open(&self) -> Result<Result<Entered<'p>, String>, Failure> {
+    async fn open(&self) -> Result<OpenResult<'p>, Failure> {
         let Self { servers, reactor, timeout, identity, .. } = *self;
         if let Err(reason) = servers.until_known().await {
-            return Ok(Err(reason));
+            return Ok(OpenResult::Failed(reason));
         }
         // The first server need not be the best one: most look-ups take as long.
         or(servers.until_all_known(), reactor.sleep_until(clock::now() + OTHER_NAMES)).await;
         let known = servers.known();
         let troubles = match race(servers, known.clone(), reactor, timeout, identity).await {
-            Ok(opened) => return Ok(Ok(opened)),
+            Ok(opened) => return Ok(OpenResult::Entered(opened)),
             Err(Lost::SessionOver) => return Err(Failure::SessionOver),
             Err(Lost::Troubles(troubles)) => troubles,
         };
@@ -127,22 +134,18 @@ impl<'p> Door<'_, 'p> {
         }
         let round = Round { servers, reactor, timeout, may_ask: identity.is_none(), known: &known };
         // Boxed, because this future is large and rarely needed.
-        Ok(Err(Box::pin(round.tell(&troubles)).await))
+        Ok(OpenResult::Failed(Box::pin(round.tell(&troubles)).await))
     }
 
     /// Logs in by SASL, if we do that. Returns the session, or why the login has failed. Fails if the next one would as well.
-    async fn log_in(
-        &mut self,
-        channel: TcpChannel<'p>,
-        granted: Granted,
-    ) -> Result<Result<Entered<'p>, String>, Failure> {
-        let Some(sasl) = self.servers.login.sasl() else { return Ok(Ok((channel, granted))) };
+    async fn log_in(&mut self, channel: TcpChannel<'p>, granted: Granted) -> Result<OpenResult<'p>, Failure> {
+        let Some(sasl) = self.servers.login.sasl() else { return Ok(OpenResult::Entered((channel, granted))) };
         let patience = silence_limit(self.timeout.min(granted.timeout));
-        let mut line = Line::new(&channel, granted, patience);
-        let trouble = match line.log_in(sasl).await {
+        let mut exchange = LoginExchange::new(&channel, granted, patience);
+        let trouble = match exchange.log_in(sasl).await {
             Ok(()) => {
-                let granted = line.finish();
-                return Ok(Ok((channel, granted)));
+                let granted = exchange.finish();
+                return Ok(OpenResult::Entered((channel, granted)));
             }
             Err(trouble) => trouble,
         };
@@ -150,7 +153,7 @@ impl<'p> Door<'_, 'p> {
         let is_refused = self.logins.is_refused(&trouble);
         if self.identity.is_none() {
             // Each attempt opens another session, and sessions that are left open would add up.
-            line.close().await;
+            exchange.close().await;
             if is_refused {
                 return Err(Failure::NotLetIn(why));
             }
@@ -161,7 +164,7 @@ impl<'p> Door<'_, 'p> {
             return Err(Failure::NotLetIn(why));
         }
         channel.distrust();
-        Ok(Err(why))
+        Ok(OpenResult::Failed(why))
     }
 
     /// A login without an answer, such as a ticket of Kerberos, prolongs the session as well: the session ends before the

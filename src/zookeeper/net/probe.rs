@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::connect::TcpSession;
-use super::sasl::{Line, LoginTrouble};
+use super::sasl::{LoginExchange, LoginTrouble};
 use super::servers::{Address, Servers};
 use super::tcp::TcpChannel;
 use super::tls::{Encryption, Unconnected};
@@ -157,9 +157,9 @@ async fn entered(channel: &TcpChannel<'_>, attempt: &mut Attempt, login: &Login)
         None => NoProbe::NoSession,
     })?;
     let Some(sasl) = login.sasl() else { return Ok(granted) };
-    let mut line = Line::new(channel, granted, LOGIN);
-    let Err(trouble) = line.log_in(sasl).await else { return Ok(line.finish()) };
-    line.close().await;
+    let mut exchange = LoginExchange::new(channel, granted, LOGIN);
+    let Err(trouble) = exchange.log_in(sasl).await else { return Ok(exchange.finish()) };
+    exchange.close().await;
     Err(match trouble {
         LoginTrouble::Lost(why) => NoProbe::Failed(Cure::Server, why),
         trouble => NoProbe::Failed(Cure::Login, trouble.why().to_owned()),

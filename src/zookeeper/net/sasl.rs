@@ -57,7 +57,7 @@ impl LoginTrouble {
 }
 
 /// A connection on which a session was granted.
-pub(super) struct Line<'c, 'p> {
+pub(super) struct LoginExchange<'c, 'p> {
     channel: &'c TcpChannel<'p>,
     connection: Connection<()>,
     /// How long the server may be silent.
@@ -65,7 +65,7 @@ pub(super) struct Line<'c, 'p> {
     until: Instant,
 }
 
-impl<'c, 'p> Line<'c, 'p> {
+impl<'c, 'p> LoginExchange<'c, 'p> {
     pub(super) fn new(channel: &'c TcpChannel<'p>, granted: Granted, patience: Duration) -> Self {
         let now = channel.now();
         // No path is named, and no ping is sent.

@@ -14,7 +14,7 @@ pub const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving 
 pub const VERSION: &str = "Zookeeper version: ";
 
 /// The longest answer that is read. That to `cons` has two hundred bytes for each connection.
-const LONGEST: usize = 1024 * 1024;
+const LONGEST_ANSWER: usize = 1024 * 1024;
 
 /// What a server answers to a word, and from which address it was asked; `None`, if the answer does not come. `whole`: up
 /// to its end, and not just what comes first.
@@ -34,7 +34,7 @@ pub(super) async fn answer_to(word: &str, channel: TcpChannel<'_>, whole: bool) 
         });
         let count = read.await.ok()?;
         answer.extend_from_slice(&bytes[..count]);
-        if !whole || count == 0 || answer.len() >= LONGEST {
+        if !whole || count == 0 || answer.len() >= LONGEST_ANSWER {
             return Some((String::from_utf8_lossy(&answer).into_owned(), channel.socket.local_addr().ok()?));
         }
     }

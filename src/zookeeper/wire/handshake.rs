@@ -10,7 +10,7 @@ use super::request::Request;
 use crate::rules::instant::Instant;
 
 /// The longest reply to the first request that is believed. It has 37 bytes.
-const LONGEST: usize = 1024;
+const LONGEST_REPLY: usize = 1024;
 
 /// The part of a session that outlives its connection.
 #[derive(Clone, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl Attempt {
     /// These bytes came. Returns the session, once the reply is there as a whole: a `ConnectResponse`.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Granted>, Broken> {
         self.inbox.push(bytes);
-        let Some(packet) = self.inbox.next_packet(LONGEST)? else { return Ok(None) };
+        let Some(packet) = self.inbox.next_packet(LONGEST_REPLY)? else { return Ok(None) };
         let mut from = Reader::new(packet);
         let _protocol = from.int()?;
         let timeout = Duration::from_millis(u64::try_from(from.int()?).unwrap_or(0));

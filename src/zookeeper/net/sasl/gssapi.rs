@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use nix::poll::PollFlags;
 
-use super::{Line, LoginTrouble};
+use super::{LoginExchange, LoginTrouble};
 use crate::rules::text::printable;
 use crate::system::clock;
 use crate::system::files::brief;
@@ -40,7 +40,7 @@ fn begin(service: &str, host: &str) -> Result<Lookup, LoginTrouble> {
     talk.map_err(|error| LoginTrouble::Lost(format!("Kerberos: {}", brief(&error))))
 }
 
-impl Line<'_, '_> {
+impl LoginExchange<'_, '_> {
     pub(super) async fn gssapi(&mut self, service: &str) -> Result<(), LoginTrouble> {
         let refused = |why: String| Err(LoginTrouble::Refused(why));
         let talk = begin(service, &self.channel.address.server.host)?;

@@ -4,12 +4,12 @@ use std::{fmt, io};
 
 use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose};
 
+use super::Tls;
 use super::files::{own_not_after, shown};
 use crate::rules::rfc3339::rfc3339;
 use crate::rules::text::printable;
 use crate::system::clock;
 use crate::system::files::brief;
-use crate::zookeeper::net::tls::Tls;
 
 /// Why a server could not be connected to. All but the first are about TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]

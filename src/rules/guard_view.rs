@@ -10,7 +10,7 @@ const KILLS_BY_GUARD: u32 = 6;
 
 /// A guard and its command, as their supervisor knows them.
 #[derive(Debug, Default)]
-pub struct Guarded {
+pub struct GuardView {
     command: Command,
     /// How the command ended, if it came to us because the guard had died.
     adopted_end: Option<CommandEnd>,
@@ -83,7 +83,7 @@ pub enum Kill {
     KillChildren,
 }
 
-impl Guarded {
+impl GuardView {
     /// The guard was asked to open the gate.
     pub fn start(&mut self) {
         self.command = Command::Started;
@@ -179,54 +179,54 @@ mod tests {
         GuardState { stage, ended }
     }
 
-    fn started() -> Guarded {
-        let mut guarded = Guarded::default();
-        guarded.start();
-        guarded
+    fn started() -> GuardView {
+        let mut view = GuardView::default();
+        view.start();
+        view
     }
 
-    fn died() -> Guarded {
-        let mut guarded = started();
-        guarded.guard_reaped();
-        guarded
+    fn died() -> GuardView {
+        let mut view = started();
+        view.guard_reaped();
+        view
     }
 
     /// Before its end, the command; after it, what is waited for, whatever for, until nothing is left or the guard has died.
     #[test]
     fn who_uses_what_is_borrowed() {
-        assert!(Guarded::default().needs_loans(shown(Stage::Gated, None), true));
-        let mut guarded = started();
-        assert!(guarded.needs_loans(shown(Stage::Open, None), false));
-        assert!(!guarded.needs_loans(shown(Stage::Open, Some(KILLED)), true));
-        assert!(guarded.news(shown(Stage::Open, Some(KILLED)), None, || false).ended.is_some());
-        assert!(guarded.needs_loans(shown(Stage::Open, Some(KILLED)), true));
-        assert!(!guarded.needs_loans(shown(Stage::Open, Some(KILLED)), false));
+        assert!(GuardView::default().needs_loans(shown(Stage::Gated, None), true));
+        let mut view = started();
+        assert!(view.needs_loans(shown(Stage::Open, None), false));
+        assert!(!view.needs_loans(shown(Stage::Open, Some(KILLED)), true));
+        assert!(view.news(shown(Stage::Open, Some(KILLED)), None, || false).ended.is_some());
+        assert!(view.needs_loans(shown(Stage::Open, Some(KILLED)), true));
+        assert!(!view.needs_loans(shown(Stage::Open, Some(KILLED)), false));
         for over in [Stage::Empty, Stage::Left] {
-            assert!(!guarded.needs_loans(shown(over, Some(KILLED)), true));
+            assert!(!view.needs_loans(shown(over, Some(KILLED)), true));
         }
-        guarded.guard_reaped();
-        assert!(!guarded.needs_loans(shown(Stage::Open, Some(KILLED)), true));
+        view.guard_reaped();
+        assert!(!view.needs_loans(shown(Stage::Open, Some(KILLED)), true));
     }
 
     #[test]
     fn an_end_that_the_guard_has_seen_is_told_once() {
-        for (mut guarded, events) in [(started(), 1), (died(), 2)] {
+        for (mut view, events) in [(started(), 1), (died(), 2)] {
             let end = CommandEnd::Exited(3);
-            let news = guarded.news(shown(Stage::Open, Some(end)), None, || false);
+            let news = view.news(shown(Stage::Open, Some(end)), None, || false);
             assert_eq!((news.ended_first, news.ended), (true, Some(CommandFate::Reaped(end))));
             assert_eq!(news.events(|_| CommandEvent::Ended(end)).len(), events);
-            assert_eq!(guarded.news(shown(Stage::Empty, Some(end)), None, || false), News::default());
+            assert_eq!(view.news(shown(Stage::Empty, Some(end)), None, || false), News::default());
         }
     }
 
     #[test]
     fn a_guard_that_has_died_is_told_once() {
-        let mut guarded = died();
-        let news = guarded.news(shown(Stage::Open, None), None, || true);
+        let mut view = died();
+        let news = view.news(shown(Stage::Open, None), None, || true);
         assert_eq!(news, News { guard_gone: true, ..News::default() });
-        assert_eq!(guarded.news(shown(Stage::Open, None), None, || true), News::default());
-        guarded.command_reaped(CommandEnd::Exited(1));
-        let news = guarded.news(shown(Stage::Open, None), None, || false);
+        assert_eq!(view.news(shown(Stage::Open, None), None, || true), News::default());
+        view.command_reaped(CommandEnd::Exited(1));
+        let news = view.news(shown(Stage::Open, None), None, || false);
         assert_eq!(news, News { ended: Some(CommandFate::Reaped(CommandEnd::Exited(1))), ..News::default() });
     }
 
@@ -242,20 +242,20 @@ mod tests {
         assert_eq!(news, News { ended: Some(CommandFate::Stillborn), ..News::default() });
         // As long as the guard lives, it may still open the gate.
         assert_eq!(started().news(shown(Stage::Gated, None), None, || false), News::default());
-        let mut gated = Guarded::default();
+        let mut gated = GuardView::default();
         gated.guard_reaped();
         assert_eq!(gated.news(shown(Stage::Gated, None), None, || false), News::default());
     }
 
     #[test]
     fn a_guard_that_never_kills_is_killed() {
-        let mut guarded = started();
+        let mut view = started();
         for _ in 1..KILLS_BY_GUARD {
-            assert_eq!(guarded.kill(Stage::Open), Kill::AskGuard);
+            assert_eq!(view.kill(Stage::Open), Kill::AskGuard);
         }
-        assert_eq!((guarded.kill(Stage::Killing), guarded.kill(Stage::Open)), (Kill::AskGuard, Kill::KillGuard));
-        guarded.guard_reaped();
-        assert_eq!(guarded.kill(Stage::Killing), Kill::KillChildren);
+        assert_eq!((view.kill(Stage::Killing), view.kill(Stage::Open)), (Kill::AskGuard, Kill::KillGuard));
+        view.guard_reaped();
+        assert_eq!(view.kill(Stage::Killing), Kill::KillChildren);
     }
 
     #[test]

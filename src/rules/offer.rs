@@ -1,27 +1,21 @@
-//! The runs that this one descends from, as far as they may lend it their locks.
+//! What a run offers the runs below it, and what these can borrow.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A run that may lend its locks: its supervisor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lender {
-    pub pid: u32,
-    /// When it started, in clock ticks since boot (proc_pid_stat(5)). The pid alone may belong to another
-    /// process later.
-    pub started: u64,
-}
+use super::process_identity::ProcessIdentity;
 
 /// What a run tells the processes that may borrow its locks.
 ///
 /// As text: `FORM`, then the numbers in the order of the fields, separated by spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    pub lender: Lender,
+    /// The supervisor of the run that lends its locks.
+    pub lender: ProcessIdentity,
     /// It lends only to this process and below: to what is below the run itself; with `zklock hold`, to the process that it
     /// holds the lock for.
-    pub root: Lender,
+    pub root: ProcessIdentity,
     /// The number that its end of its pipe has.
     pub descriptor: u32,
     /// The inode of that pipe.
@@ -31,12 +25,6 @@ pub struct Offer {
 /// The form of an offer as text. With an offer of another form nothing is borrowed: zklock refuses to wait for a run above it
 /// that it does not understand.
 const FORM: u64 = 3;
-
-impl fmt::Display for Lender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.pid, self.started)
-    }
-}
 
 impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,7 +38,7 @@ impl Offer {
     pub fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
         let [FORM, pid, started, root, root_started, descriptor, inode] = *numbers else { return None };
-        let process = |pid: u64, started| Some(Lender { pid: pid.try_into().ok()?, started });
+        let process = |pid: u64, started| Some(ProcessIdentity { pid: pid.try_into().ok()?, started });
         let (lender, root) = (process(pid, started)?, process(root, root_started)?);
         Some(Self { lender, root, descriptor: descriptor.try_into().ok()?, inode })
     }
@@ -61,7 +49,7 @@ impl Offer {
 pub enum Loan {
     /// It is a run that we descend from, or that holds the lock for a process that we descend from. It holds the lock for as
     /// long as we use it, unless this process ends.
-    Lent(Lender),
+    Lent(ProcessIdentity),
     /// It is a run that we descend from, but its command has ended: it is about to release the lock.
     Over,
     /// It is not a run that we descend from.
@@ -106,7 +94,7 @@ mod tests {
     proptest! {
         #[test]
         fn offers_come_back_as_they_were_written(pid: u32, started: u64, descriptor: u32, inode: u64) {
-            let (lender, root) = (Lender { pid, started }, Lender { pid: descriptor, started: inode });
+            let (lender, root) = (ProcessIdentity { pid, started }, ProcessIdentity { pid: descriptor, started: inode });
             let offer = Offer { lender, root, descriptor, inode };
             prop_assert_eq!(Offer::parse(&offer.to_string()), Some(offer));
         }
