@@ -82,6 +82,10 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
             look::run(&operation)
         }
         Err(Exit::Help(text)) => print(&text),
+        Err(Exit::Summary(text)) => {
+            print(&text);
+            Outcome::Usage
+        }
         Err(Exit::Usage(error)) => {
             say(&error.to_string());
             Outcome::Usage

@@ -4,11 +4,13 @@
 //! everything behind a lock belongs to the command that is run.
 
 use std::ffi::OsString;
+use std::sync::LazyLock;
 
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
 use super::option::Opt;
 use super::options::*;
+use crate::rules::outcome::EXIT_STATUS;
 
 /// A subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ impl Subcommand {
 
     /// Its definition, with its help.
     pub fn command(self) -> Command {
-        self.form().command(true)
+        self.form().command(Texts::All)
     }
 
     pub(super) const fn form(self) -> &'static Form {
@@ -59,7 +61,12 @@ impl Subcommand {
 
 /// The definition of the main job, with its help.
 pub fn command() -> Command {
-    JOB.command(true)
+    JOB.command(Texts::All)
+}
+
+/// What `zklock -h` prints.
+pub(super) fn summary() -> String {
+    JOB.command(Texts::Summary).render_help().to_string()
 }
 
 /// What a command line consists of.
@@ -68,7 +75,12 @@ pub(super) struct Form {
     name: &'static str,
     about: &'static str,
     usage: &'static str,
-    after_help: &'static str,
+    /// In `-h`, before the options.
+    summary: &'static str,
+    /// In `--help`, before the options.
+    description: &'static str,
+    /// In `-h`, behind the options.
+    after_summary: &'static str,
     after_long_help: &'static str,
     operands: fn() -> Vec<Arg>,
     options: &'static [&'static [Opt]],
@@ -89,114 +101,169 @@ fn command_operand() -> Arg {
 
 const COMMAND_HELP: &str = "The command to run, and its arguments";
 
+/// How much of its help a definition has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Texts {
+    /// None: the definition only reads a command line, in half the time.
+    None,
+    /// What `-h` shows: for each option that is often needed, one line.
+    Summary,
+    /// What `--help`, man pages and completions need.
+    All,
+}
+
 impl Form {
     /// Whether there is an option of this name.
     pub(super) fn has(&self, long: &str) -> bool {
         self.options.iter().copied().flatten().any(|option| option.long == long)
     }
 
-    /// The definition for clap. A command line that asks for no help is read without the texts, which takes half the time.
-    pub(super) fn command(&self, has_help: bool) -> Command {
+    /// The definition for clap.
+    pub(super) fn command(&self, texts: Texts) -> Command {
         let options = self.options.iter().copied().flatten();
+        let is_main = self.name == JOB.name;
         let command = Command::new(self.name)
             .args((self.operands)())
-            .args(options.map(|option| option.arg(has_help)))
-            .args_override_self(true);
-        let command = if self.name == JOB.name { command.version(env!("CARGO_PKG_VERSION")) } else { command };
-        if !has_help {
+            // A subcommand takes them as well, and its help is about its own.
+            .args(options.map(|option| {
+                option
+                    .arg(texts)
+                    .hide_short_help(!is_main && option.is_of_connection() || option.is_rare)
+                    .hide_long_help(!is_main && option.is_of_connection())
+            }))
+            .args_override_self(true)
+            .disable_help_flag(true)
+            .disable_version_flag(true)
+            .arg(
+                Arg::new("help")
+                    .short('h')
+                    .long("help")
+                    .action(ArgAction::Help)
+                    .help(HELP)
+                    .help_heading("Messages")
+                    .hide_short_help(is_main),
+            );
+        let command = if is_main {
+            let version = Arg::new("version").short('V').long("version").action(ArgAction::Version);
+            command.version(version_text()).arg(version.help(VERSION).help_heading("Messages").hide_short_help(true))
+        } else {
+            command
+        };
+        if texts == Texts::None {
             return command;
         }
         let command = command.about(self.about).override_usage(self.usage).max_term_width(100);
-        let command = if self.after_help.is_empty() { command } else { command.after_help(self.after_help) };
-        command.after_long_help(self.after_long_help)
+        let command = command
+            .help_template("{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}\n");
+        command
+            .before_help(self.summary)
+            .before_long_help(self.description)
+            .after_help(self.after_summary)
+            .after_long_help(format!(
+                "{}{}",
+                self.after_long_help,
+                if is_main { exit_statuses() } else { String::new() }
+            ))
     }
+}
+
+const CONNECTION: &str = "--help says more. The options for the connection, such as -z, are those of zklock --help.";
+const HELP: &str = "Print a summary (-h), or everything (--help)";
+const VERSION: &str = "Print the version, its commit, and the features that are built in";
+
+/// The version, the commit that it was built from if that is known, and whether it can use Kerberos.
+fn version_text() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let commit = option_env!("ZKLOCK_COMMIT").map(|commit| format!(" ({commit})")).unwrap_or_default();
+        let gssapi = if cfg!(feature = "gssapi") { '+' } else { '-' };
+        format!("{}{commit} {gssapi}gssapi", env!("CARGO_PKG_VERSION"))
+    });
+    &TEXT
+}
+
+fn exit_statuses() -> String {
+    let row = |(status, meaning): &(&str, &str)| match status.parse::<u8>() {
+        Ok(status) => format!("  {status:>3}  {meaning}\n"),
+        Err(_) => format!("  {status}: {meaning}\n"),
+    };
+    EXIT_STATUS.iter().map(row).collect()
 }
 
 pub(super) const JOB: Form = Form {
     name: "zklock",
-    about: "Take a ZooKeeper lock, run a command while it is held, release it",
-    usage: "zklock [OPTIONS] LOCK [OPTIONS] [--] COMMAND [ARG]...
-       zklock [OPTIONS] LOCK -c 'SHELL COMMAND'
-       zklock hold [OPTIONS] LOCK
-       zklock status [OPTIONS] LOCK...
-       zklock list [OPTIONS] [ROOT]
-       zklock break [OPTIONS] LOCK
-       zklock check [OPTIONS] [LOCK]
-       zklock fence [OPTIONS] FILE [--] COMMAND [ARG]...",
-    after_help: "\
---help says more, with examples and exit statuses; see also zklock(1).
-zklock help status and so on describe the subcommands.",
-    after_long_help: "\
-Subcommands, which zklock help hold and so on describe; the subcommand is the first argument:
-  hold    take a lock for a script or a service, without a command
-  status  show the holders and the waiters of locks
-  list    list the locks that are in use
-  break   ask a contender to give up a lock
-  check   say whether the servers are fit for what zklock promises
-  fence   run a command unless a later holder of the lock has been here
-
-Durations:
-  30 and 1.5 are seconds; 500ms, 90s, 5m, 1h30m, 2d have their units.
+    about: "Run a command while it holds a ZooKeeper lock; stop it if the lock is lost",
+    usage: "zklock [OPTIONS] LOCK [--] COMMAND [ARG]...
+       zklock SUBCOMMAND ...",
+    summary: "\
+Examples:
+  zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh   wait, then run
+  zklock -n /jobs/backup ./backup.sh                  exit with 75 if it is held
+  zklock -q --once-per 50m /jobs/report ./report.sh   hourly, on one host",
+    description: "\
+Subcommands, described by zklock help SUBCOMMAND:
+  hold    Hold a lock for a script or a service, without a command
+  status  Show the holders and the waiters of locks
+  list    List the locks that are in use
+  break   Ask a holder to stop, and to release the lock
+  check   Check that the servers meet zklock's requirements
+  fence   Run a command unless a later holder was here
 
 Examples:
-  Back up from one host at a time; the others wait for their turn:
+  Back up from one host at a time; the other hosts wait for their turn:
     zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full
 
-  From cron on every host, each hour; one of them runs it:
+  From cron on every host, each hour; one host runs the command:
     /usr/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report
 
   At most three at a time, from any number of hosts:
     zklock --permits 3 /downloads ./fetch.sh
 
   Wait five minutes at most, and use a shell:
-    zklock -w 5m /deploy -c 'git pull && make install'
+    zklock -w 5m /deploy -c 'git pull && make install'",
+    after_summary: "Subcommands (zklock help SUBCOMMAND), all options (zklock --help):
+  hold    Hold a lock for a script or a service, without a command
+  status  Show the holders and the waiters of locks
+  list    List the locks that are in use
+  break   Ask a holder to stop, and to release the lock
+  check   Check that the servers meet zklock's requirements
+  fence   Run a command unless a later holder was here",
+    after_long_help: "\
+A DURATION is a number of seconds, such as 30 or 1.5, or has units: 500ms, 90s, 5m, 1h30m, 2d.
 
 Exit status:
-  The command's own; when a signal killed the command, zklock dies of the same signal.
-   64  the arguments make no sense, or do not fit what the servers grant
-   69  no ZooKeeper server answered in time
-   70  internal error
-   75  another contender had the lock (--conflict-exit-code changes it)
-   76  the lock was lost while the command ran; the command has been stopped
-   77  ZooKeeper denied access: an ACL forbids it, or the login or certificate is refused
-   78  the lock cannot be used as asked, or the chroot does not exist
-  124  the command ran for longer than --max-run; it has been stopped
-  126  the command cannot be executed
-  127  the command was not found
-  zklock is killed by the signal that interrupts it while it waits.
-
-See zklock(1) for the rest: signals, environment, loss of the lock.",
+",
     operands: || {
         let lock = "Missing parents are created. If --zookeeper has a chroot, the path is relative to it.";
         let command =
             "It is executed directly, without a shell. Everything after COMMAND belongs to it, options included.";
         vec![
-            operand("lock", "LOCK", LOCK).required(true).long_help(format!("{LOCK}\n\n{lock}")),
-            command_operand().long_help(format!("{COMMAND_HELP}\n\n{command}")),
+            operand("lock", "LOCK", LOCK).required(true).hide_short_help(true).long_help(format!("{LOCK}\n\n{lock}")),
+            command_operand().hide_short_help(true).long_help(format!("{COMMAND_HELP}\n\n{command}")),
         ]
     },
     options: &[
-        CONNECTING,
         TAKING,
-        &[ONCE_PER, PUBLISH_COMMAND, COMMAND, SIGNAL, KILL_AFTER, MAX_RUN, WAIT_DESCENDANTS, ON_LOST],
+        &[ONCE_PER, PUBLISH_COMMAND, COMMAND, MAX_RUN, KILL_AFTER, SIGNAL, WAIT_DESCENDANTS, ON_LOST],
+        CONNECTING,
+        SESSION,
         &[QUIET, VERBOSE],
     ],
 };
 
 const HOLD: Form = Form {
     name: "zklock hold",
-    about: "Take a lock, and hold it until told to stop",
+    about: "Hold a lock for a script or a service, without a command",
     usage: "zklock hold [OPTIONS] LOCK",
-    after_help: "",
-    after_long_help: "\
-It takes the lock, prints ZKLOCK_TOKEN and the like as lines for a shell, closes standard output,
-and holds until it is told to stop: until standard input is closed, if that is a pipe, a socket or
-a terminal; or by SIGTERM or SIGHUP. It does not go to the background, so $(zklock hold ...) would
-wait for ever.
+    summary: "",
+    description: "\
+zklock hold takes the lock, prints ZKLOCK_TOKEN and the other variables as lines
+for a shell, and closes standard output. It holds until standard input is
+closed, if that is a pipe, a socket or a terminal, or until SIGTERM or SIGHUP.
+It stays in the foreground: $(zklock hold ...) would wait indefinitely.
 
-When the lock is lost, it sends the stop signal to the process that has started it, and ends with
-76. Nothing stops a script that does not end at that signal: run the work as a command of zklock
-where it must not run without the lock.
+After a loss of the lock, it sends the stop signal to the process that started
+it, and exits with 76. It cannot kill a script that ignores the signal: run work
+that must not continue without the lock as a command of zklock.
 
 Examples:
   From here to the end of a bash script:
@@ -215,33 +282,36 @@ Examples:
     set -a; . \"$dir/lock\"; set +a; rm -r \"$dir\"
     [ -n \"$ZKLOCK_TOKEN\" ] || { wait $hold; exit; }
   To release the lock before the script ends:
-    kill $hold; wait $hold
-
+    kill $hold; wait $hold",
+    after_summary: CONNECTION,
+    after_long_help: "\
 Exit status:
     0  it was told to stop
-   64  the arguments make no sense, or do not fit what the servers grant
+   64  usage error, or an option does not fit what the servers grant
    69  no ZooKeeper server answered in time
    70  internal error
-   75  another contender had the lock (--conflict-exit-code changes it), or the caller has gone
-       while it waited
+   75  the lock was not free, or not in time (--conflict-exit-code changes it),
+       or the caller ended during the wait
    76  the lock was lost
-   77  ZooKeeper denied access: an ACL forbids it, or the login failed
-   78  the lock cannot be used as asked, or the chroot does not exist
-  zklock is killed by the signal that interrupts it while it waits.",
+   77  ZooKeeper denied access: an ACL, the login or the certificate
+   78  the lock cannot be used as asked; the message says why
+  zklock is killed by the signal that interrupts it while it waits.
+
+The options for the connection are those of zklock --help.",
     operands: || vec![operand("lock", "LOCK", LOCK).required(true)],
-    options: &[CONNECTING, TAKING, &[WHILE, NO_SIGNAL, HOLD_SIGNAL, HOLD_KILL_AFTER], &[QUIET, VERBOSE]],
+    options: &[&[WHILE, NO_SIGNAL, HOLD_SIGNAL, HOLD_KILL_AFTER], TAKING, CONNECTING, SESSION, &[QUIET, VERBOSE]],
 };
 
 const STATUS: Form = Form {
     name: "zklock status",
     about: "Show the holders and the waiters of locks",
     usage: "zklock status [OPTIONS] LOCK...",
-    after_help: "",
-    after_long_help: "\
-One line for each contender, in the order of the queue: its place, whether it holds the lock, its
-mode, since when it holds or queues, its session, and what is known of it. Times are those of
-ZooKeeper's clock. What other clients have stored is made safe to print. A further line tells of the
-last successful run with --once-per.
+    summary: "",
+    description: "\
+One line for each contender, in the order of the queue: its place, whether it
+holds, its mode, since when it holds or queues, its session, and its host, user,
+process and command. The times are those of ZooKeeper's clock. A further line
+shows the last successful run with --once-per.
 
 Examples:
   Which deployment runs, and which is next?
@@ -250,17 +320,20 @@ Examples:
   In a script: is the lock held?
     zklock status -q /deploy && echo busy
 
-  The hosts of all holders:
-    zklock status --json /jobs/backup | jq -r '.locks[].contenders[] | select(.holds) | .host'
-
+  The host of the first holder:
+    zklock status --json /jobs/backup | jq -r '.locks[0].contenders[0].host'",
+    after_summary: CONNECTION,
+    after_long_help: "\
 Exit status:
     0  done; with -q, one of the locks is held
     1  with -q, none of the locks is held
-   64  the arguments make no sense
+   64  usage error
    69  no ZooKeeper server answered in time
    70  internal error
    77  ZooKeeper denied access to a lock
-   78  the chroot does not exist",
+   78  the chroot does not exist
+
+The options for the connection are those of zklock --help.",
     operands: || {
         let locks = operand("locks", "LOCK", "Absolute path of a lock's node");
         vec![locks.required(true).num_args(1..).action(ArgAction::Append)]
@@ -272,19 +345,23 @@ const LIST: Form = Form {
     name: "zklock list",
     about: "List the locks that are in use",
     usage: "zklock list [OPTIONS] [ROOT]",
-    after_help: "",
+    summary: "",
+    description: "\
+A node is a lock while it has a contender. On a terminal zklock list draws a
+tree. Elsewhere it prints one line for each lock, with tabs between its path,
+the number of holders, the number of waiters, and the first holder. It writes
+nothing to ZooKeeper.",
+    after_summary: CONNECTION,
     after_long_help: "\
-A node is a lock while it has a contender. On a terminal the locks are drawn as a tree; elsewhere
-there is one line for each, with tabs between its path, the number of holders, the number of
-waiters, and the first holder. Nothing is written to ZooKeeper.
-
 Exit status:
     0  done, even if there is no lock, or no ROOT
-   64  the arguments make no sense
+   64  usage error
    69  no ZooKeeper server answered in time
    70  internal error
    77  ZooKeeper denied access to a part, which is named on standard error
-   78  the chroot does not exist",
+   78  the chroot does not exist
+
+The options for the connection are those of zklock --help.",
     operands: || {
         let root = operand("root", "ROOT", "Absolute path of the node at and below which to look for locks");
         vec![root.default_value("/")]
@@ -294,60 +371,68 @@ Exit status:
 
 const BREAK: Form = Form {
     name: "zklock break",
-    about: "Ask a contender to give up a lock",
+    about: "Ask a holder to stop, and to release the lock",
     usage: "zklock break [OPTIONS] LOCK",
-    after_help: "",
-    after_long_help: "\
-A zklock that is asked stops its command, releases the lock, and exits with 76; the next contender
-starts after that. So does a revocable lock of Curator. Other clients cannot be asked. With --force
-the contender's node is deleted; then the next contender may start before this one has stopped.
+    summary: "",
+    description: "\
+A zklock that is asked stops its command, releases the lock, and exits with 76.
+Then the next contender starts. Curator's revocable locks can be asked as well;
+other clients cannot. --force deletes the contender's node: the next contender
+may then start before this one has stopped.
 
 Examples:
   On a terminal: show who holds the lock, and ask before ending it:
     zklock break /jobs/backup
 
-  In a script: end the holder that was seen, and never another one:
-    node=$(zklock status --json /jobs/backup | jq -r '.locks[0].contenders[0].node')
-    zklock break --node \"$node\" /jobs/backup
-
+  In a script: end the holder that was seen, and no other holder:
+    zklock status --json /jobs/backup | jq -er '.locks[0].contenders[0].node'
+    zklock break --node NODE /jobs/backup",
+    after_summary: CONNECTION,
+    after_long_help: "\
 Exit status:
     0  the contender has gone
     1  the answer to the question was no
-   64  the arguments make no sense, or there is no terminal and no --node
+   64  usage error, or there is no terminal and no --node
    69  no ZooKeeper server answered in time
    70  internal error
    75  no such contender is there any more, or it has not gone in time
    77  ZooKeeper denied access
-   78  the contender cannot be asked, or the chroot does not exist",
+   78  the contender cannot be asked, or the chroot does not exist
+
+The options for the connection are those of zklock --help.",
     operands: || vec![operand("lock", "LOCK", "Absolute path of the lock's node").required(true)],
     options: &[&[NODE, FORCE, BREAK_TIMEOUT], CONNECTING, &[BREAK_QUIET, VERBOSE]],
 };
 
 const CHECK: Form = Form {
     name: "zklock check",
-    about: "Say whether the servers are fit for what zklock promises",
+    about: "Check that the servers meet zklock's requirements",
     usage: "zklock check [OPTIONS] [LOCK]",
-    after_help: "",
-    after_long_help: "\
-Every address of every server is asked: what it is, which session timeouts it grants, how fast it
-answers. Then come what is to be mended, and what a command lives through on these servers. Nothing
-is created; with LOCK, the servers are asked whether it would be permitted. All sessions are closed.
+    summary: "",
+    description: "\
+zklock check asks every address of every server for its role, its version, its
+session timeouts and its speed. It then says what to fix, and how long an outage
+a command survives. It creates nothing. With LOCK, it asks the servers whether
+the login may use that path.
 
 Examples:
   Before the first lock, and after a change of the servers:
     zklock check -z zk1,zk2,zk3 /jobs/backup
 
   For monitoring:
-    zklock check -q -z zk1,zk2,zk3 || alert
-
+    zklock check -q -z zk1,zk2,zk3 || alert",
+    after_summary: CONNECTION,
+    after_long_help: "\
 Exit status:
-    0  all is well
-    1  something is to be mended
-   64  the arguments make no sense
+    0  everything is fine
+    1  something needs fixing
+   64  usage error
    69  no ZooKeeper server answered in time
    70  internal error
    77  an ACL forbids what LOCK needs, or the servers want another certificate
-   78  the chroot does not exist",
+   78  the chroot does not exist
+
+The options for the connection are those of zklock --help.",
     operands: || {
         let help = "Absolute path of a lock's node: may it be read, and children created below it?";
         vec![operand("lock", "LOCK", help)]
@@ -361,27 +446,28 @@ Exit status:
 
 const FENCE: Form = Form {
     name: "zklock fence",
-    about: "Run a command unless a later holder of the lock has been here",
+    about: "Run a command unless a later holder was here",
     usage: "zklock fence [OPTIONS] FILE [--] COMMAND [ARG]...",
-    after_help: "",
-    after_long_help: "\
-It belongs on the machine that a command under a lock works on: at the other end of an ssh, in a
-container. It needs no ZooKeeper. FILE keeps the highest fencing token that has been there, and
-FILE.lock says which command runs. A command with a lower token is refused, or stopped when one
-with a higher token comes; one with the same token is waited for. So a holder that has lost its
-lock does no more harm there, whatever it has left behind.
+    summary: "",
+    description: "\
+zklock fence runs on the machine that a command under a lock works on: at the
+other end of an ssh, or in a container. It needs no ZooKeeper. FILE keeps the
+highest fencing token that came; FILE.lock says which command runs. zklock fence
+refuses a command with a lower token. It stops a running command before it
+starts a command with a higher token. Commands with the same token take turns.
 
-zklock fence ends when the command and all that it has started have ended.
+It ends when the command and everything it has started have ended.
 
 Example:
   zklock /jobs/sync -c '
-    ssh db2 zklock fence --token \"$ZKLOCK_TOKEN\" /var/lib/sync/fence ./apply'
-
+    ssh db2 zklock fence --token \"$ZKLOCK_TOKEN\" /var/lib/sync/fence ./apply'",
+    after_summary: "--help says more.",
+    after_long_help: "\
 Exit status:
   The command's own; when a signal killed the command, zklock dies of the same signal.
-   64  the arguments make no sense, there is no token, or FILE is something else
+   64  usage error, there is no token, or FILE is something else
    70  FILE or FILE.lock cannot be read or written, or another internal error
-   76  a later holder has been here, or has come and the command has been stopped
+   76  a later holder was here, or came and the command was stopped
   126  the command cannot be executed
   127  the command was not found
   zklock is killed by the signal that interrupts it while it waits.",

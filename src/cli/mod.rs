@@ -47,6 +47,9 @@ pub enum Task {
 /// first argument decides whether it is a subcommand.
 pub fn task(args: impl IntoIterator<Item = OsString>, surroundings: &dyn Surroundings) -> Result<Task, Exit> {
     let mut args: Vec<_> = args.into_iter().collect();
+    if args.len() < 2 {
+        return Err(Exit::Summary(forms::summary()));
+    }
     if args.get(1).is_some_and(|first| first == "help") {
         args = asking_for_help(args)?;
     }

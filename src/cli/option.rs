@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, ValueHint, value_parser};
 
+use super::forms::Texts;
+
 /// An option, but for what its value means. To say that is up to the code that reads it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opt {
@@ -78,13 +80,18 @@ impl Opt {
         self.value.is_none() && !self.is_repeated
     }
 
+    /// Whether it says how to reach the servers.
+    pub(super) fn is_of_connection(&self) -> bool {
+        ["Connection", "TLS", "Login"].contains(&self.heading)
+    }
+
     /// Its definition for clap.
-    pub(super) fn arg(&self, has_help: bool) -> Arg {
-        let arg = Arg::new(self.id())
-            .long(self.long)
-            .short(self.short)
-            .visible_short_alias(self.other_short)
-            .visible_alias(self.other);
+    pub(super) fn arg(&self, texts: Texts) -> Arg {
+        let arg = Arg::new(self.id()).long(self.long).short(self.short);
+        let arg = match texts {
+            Texts::Summary => arg.short_alias(self.other_short).alias(self.other),
+            _ => arg.visible_short_alias(self.other_short).visible_alias(self.other),
+        };
         let arg = self.rival.into_iter().fold(arg, Arg::overrides_with);
         let arg = match self.value {
             None if self.is_repeated => arg.action(ArgAction::Count),
@@ -97,11 +104,14 @@ impl Opt {
                 .allow_hyphen_values(self.hint == ValueHint::CommandString)
                 .value_hint(self.hint),
         };
-        if has_help { self.explained(arg) } else { arg }
+        if texts == Texts::None { arg } else { self.explained(arg, texts) }
     }
 
-    fn explained(&self, arg: Arg) -> Arg {
-        let arg = arg.help(self.help).hide(self.is_hidden).hide_short_help(self.is_rare).help_heading(self.heading);
+    fn explained(&self, arg: Arg, texts: Texts) -> Arg {
+        let arg = arg.help(self.help).hide(self.is_hidden).help_heading(self.heading);
+        if texts == Texts::Summary {
+            return arg;
+        }
         let arg = self.variable.into_iter().fold(arg, |arg, name| arg.env(name).hide_env_values(true));
         let arg = self.default.into_iter().fold(arg, Arg::default_value);
         if self.more.is_empty() { arg } else { arg.long_help(format!("{}\n\n{}", self.help, self.more)) }

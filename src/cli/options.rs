@@ -13,36 +13,36 @@ pub(super) const ZOOKEEPER: Opt = Opt {
     default: Some("localhost:2181"),
     variable: Some("ZKLOCK_ZOOKEEPER"),
     key: Some(KeyKind::Text(|text| text.parse::<ConnectString>().map(drop))),
-    more: "The default port is 2181. Write IPv6 addresses in brackets, and the chroot once, at the end; it must exist.",
-    value: Some("HOST:PORT,...[/CHROOT]"),
-    ..Opt::new("zookeeper", "ZooKeeper", "ZooKeeper servers, separated by commas, and an optional chroot")
+    more: "The default port is 2181. Write IPv6 addresses in brackets. The chroot stands once, at the end, and must exist.",
+    value: Some("SERVERS"),
+    ..Opt::new("zookeeper", "Connection", "Servers, as HOST:PORT,...[/CHROOT]")
 };
 
 pub(super) const CONNECT_TIMEOUT: Opt = Opt {
+    is_rare: true,
     default: Some("15s"),
     key: Some(KeyKind::Duration(|text| connect_timeout(text).map(drop))),
     value: Some("DURATION"),
-    ..Opt::new("connect-timeout", "ZooKeeper", "Give up when no server has answered for this long at the start")
+    ..Opt::new("connect-timeout", "Connection", "Give up if no server answers within this time at the start")
 };
 
 pub(super) const CONFIG: Opt = Opt {
     variable: Some("ZKLOCK_CONFIG"),
     is_rare: true,
     hint: ValueHint::FilePath,
-    more: "Without it, ~/.config/zklock.toml and /etc/zklock.toml are read if they exist. They are in TOML, and the keys are \
-     names of options: zookeeper = \"zk1,zk2\". An option wins over its variable, that over the user's file, and that \
-     over the system's.",
+    more: "By default zklock reads ~/.config/zklock.toml and /etc/zklock.toml if they exist. The keys are names of options: \
+     zookeeper = \"zk1,zk2\". Precedence: option, then variable, then the user's file, then the system's file.",
     value: Some("FILE"),
-    ..Opt::new("config", "ZooKeeper", "Take settings from this file and from no other; /dev/null is none")
+    ..Opt::new("config", "Connection", "Read this configuration file and no other; /dev/null is none")
 };
 
 pub(super) const TLS: Opt = Opt {
+    is_rare: true,
     variable: Some("ZKLOCK_TLS"),
     key: Some(KeyKind::Switch),
-    more: "TLS 1.2 and 1.3 are spoken. Name the servers' secureClientPort in --zookeeper. A server's certificate must be \
-     signed by a CA that is trusted, and be for the name or the address by which --zookeeper calls the server. The \
-     other options of TLS imply this one.",
-    ..Opt::new("tls", "TLS", "Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key")
+    more: "Name the servers' secureClientPort in --zookeeper. A trusted CA must have signed the server's certificate, and the \
+     certificate must be for the name or the address in --zookeeper. The other TLS options imply this option.",
+    ..Opt::new("tls", "TLS", "Encrypt the connection with TLS 1.2 or 1.3")
 };
 
 pub(super) const TLS_CA: Opt = Opt {
@@ -50,14 +50,10 @@ pub(super) const TLS_CA: Opt = Opt {
     key: Some(KeyKind::Path),
     is_rare: true,
     hint: ValueHint::FilePath,
-    more: "One or several certificates, in PEM. As with the other files: it is read again for each new connection if it has \
-     changed.",
+    more: "One or several certificates in PEM. zklock reads a changed file again before the next connection; so it does with the \
+     files of --tls-cert and --tls-key.",
     value: Some("FILE"),
-    ..Opt::new(
-        "tls-ca",
-        "TLS",
-        "Trust the CAs whose certificates are in this file [default: those that the system trusts]",
-    )
+    ..Opt::new("tls-ca", "TLS", "Trust the CAs whose certificates are in this file [default: the CAs of the system]")
 };
 
 pub(super) const TLS_CERT: Opt = Opt {
@@ -65,9 +61,9 @@ pub(super) const TLS_CERT: Opt = Opt {
     key: Some(KeyKind::Path),
     is_rare: true,
     hint: ValueHint::FilePath,
-    more: "In PEM, followed by the certificates of intermediate CAs if there are any.",
+    more: "In PEM, followed by the certificates of intermediate CAs.",
     value: Some("FILE"),
-    ..Opt::new("tls-cert", "TLS", "Show this certificate to servers that ask for one")
+    ..Opt::new("tls-cert", "TLS", "Show this certificate to servers that ask for a certificate")
 };
 
 pub(super) const TLS_KEY: Opt = Opt {
@@ -84,48 +80,52 @@ pub(super) const TLS_NO_VERIFY_HOSTNAME: Opt = Opt {
     variable: Some("ZKLOCK_TLS_NO_VERIFY_HOSTNAME"),
     key: Some(KeyKind::Switch),
     is_rare: true,
-    more: "Any server with a certificate of a trusted CA can then pass for a ZooKeeper server.",
-    ..Opt::new("tls-no-verify-hostname", "TLS", "Accept a certificate that is for another name")
+    more: "Any server with a certificate of a trusted CA can then pretend to be a ZooKeeper server.",
+    ..Opt::new("tls-no-verify-hostname", "TLS", "Accept a certificate for another name")
 };
 
 pub(super) const AUTH: Opt = Opt {
     variable: Some("ZKLOCK_AUTH"),
     is_rare: true,
-    more: "sasl:USER:PASSWORD logs in by SASL (DIGEST-MD5), and gssapi:zookeeper by Kerberos, if that is built in. \
-     --auth-file and the variable hide the password. COMMAND gets the variable as well.",
+    more: "sasl:USER:PASSWORD logs in by SASL (DIGEST-MD5), and gssapi:zookeeper by Kerberos if that is built in. --auth-file and \
+     the variable hide the password. COMMAND gets the variable as well.",
     value: Some("SCHEME:CREDENTIAL"),
     ..Opt::new("auth", "Login", "Log in, as in digest:USER:PASSWORD; every user can see it with ps")
 };
 
 pub(super) const AUTH_FILE: Opt = Opt {
+    is_rare: true,
     key: Some(KeyKind::Path),
     hint: ValueHint::FilePath,
-    more: "Empty lines and those that begin with # are skipped. The file is read once, at the start. If it is a pipe, its end \
-     is waited for, and no timeout counts before that. /dev/null is no login, in place of that of a configuration file.",
+    more: "zklock skips empty lines and lines that begin with #. It reads the file once, at the start, and a pipe to its end: no \
+     timeout counts until then. Use /dev/null to ignore the auth-file of a configuration file.",
     value: Some("FILE"),
-    ..Opt::new("auth-file", "Login", "Log in with what is in this file, one SCHEME:CREDENTIAL a line")
+    ..Opt::new("auth-file", "Login", "Log in with this file, one SCHEME:CREDENTIAL a line")
 };
 
 pub(super) const ACL: Opt = Opt {
+    is_rare: true,
     key: Some(KeyKind::Text(|text| protection(text).map(drop))),
-    more: "open: anyone may do everything with them; this is the default without a login. creator: only this login. read, the \
-     default with a login: others may read them, and may queue below a lock that is created, so that several users can \
-     share it. The certificate of --tls-cert is a login for this option, but not for its default.",
+    more: "open: anyone may do everything with them. This is the default without a login. creator: only this login. read, the \
+     default with a login: others may read them, and may queue below a lock that zklock creates. The certificate of \
+     --tls-cert is a login for this option, but not for its default.",
     value: Some("WHO"),
-    ..Opt::new("acl", "Login", "Who else may use the nodes that are created: open, creator, read")
+    ..Opt::new("acl", "Login", "Who else may use the nodes that zklock creates: open, creator, read")
 };
 
 pub(super) const SESSION_TIMEOUT: Opt = Opt {
+    is_rare: true,
     default: Some("30s"),
     variable: Some("ZKLOCK_SESSION_TIMEOUT"),
     key: Some(KeyKind::Duration(|text| session_timeout(text).map(drop))),
-    more: "The servers may grant another one, and then that one counts. With a long timeout the command survives longer \
-     outages of ZooKeeper; with a short one the next holder starts sooner after this machine has died.",
+    more: "The servers may grant another timeout, which then counts. With a long timeout the command survives longer outages of \
+     ZooKeeper. With a short timeout the next holder starts sooner after this machine has died.",
     value: Some("DURATION"),
-    ..Opt::new("session-timeout", "ZooKeeper", "Session timeout to ask for")
+    ..Opt::new("session-timeout", "Connection", "Session timeout to ask for")
 };
 
 pub(super) const EXCLUSIVE: Opt = Opt {
+    is_rare: true,
     short: Some('x'),
     other_short: Some('e'),
     ..Opt::new("exclusive", "Lock", "Take the lock for one holder (the default)")
@@ -133,42 +133,42 @@ pub(super) const EXCLUSIVE: Opt = Opt {
 
 pub(super) const SHARED: Opt = Opt {
     short: Some('s'),
-    more: "First come, first served: readers behind a waiting writer wait.",
-    ..Opt::new("shared", "Lock", "Take a read lock: readers hold together, a writer (--exclusive) alone")
+    more: "Readers hold together; a writer (--exclusive) holds alone. Readers behind a waiting writer wait.",
+    ..Opt::new("shared", "Lock", "Take a read lock")
 };
 
 pub(super) const PERMITS: Opt = Opt {
     short: Some('p'),
-    more: "Every run that takes permits of a lock must give the same N.",
+    more: "At most N hold at a time. Every run that takes permits of a lock must give the same N.",
     value: Some("N"),
-    ..Opt::new("permits", "Lock", "Take one of N permits: at most N hold at a time")
+    ..Opt::new("permits", "Lock", "Take one of N permits")
 };
 
 pub(super) const AND: Opt = Opt {
+    is_rare: true,
     is_repeated: true,
-    more: "Runs that take several locks with --and do not deadlock with each other, in whatever order they name them. Mode, \
-     dialect and --timeout apply to all locks. When one lock is lost, all are.",
+    more: "Runs with --and do not deadlock with each other, whatever the order of their locks. Mode, dialect and --timeout apply \
+     to all locks. A loss of one lock counts as a loss of all.",
     value: Some("LOCK"),
     ..Opt::new("and", "Lock", "Also take this lock: all or none; can be repeated")
 };
 
 pub(super) const DIALECT: Opt = Opt {
-    more: "Programs that use the lock through another library wait for zklock only if they know its node names; zklock knows \
-     theirs. Use curator for Curator's InterProcessMutex, ZooKeeper's WriteLock, go-zookeeper and others whose nodes \
-     end in \"-lock-\" and a number; curator-rw for Curator's InterProcessReadWriteLock; kazoo for kazoo. Name several, \
-     separated by commas, where several kinds of program share the lock. Without this option zklock uses curator, and \
-     refuses (78) a lock that kazoo uses.\n\nWith single, the lock is one ephemeral node, LOCK/lock, as some programs have it: the one that creates it holds. \
-     There is no queue, so the order is not that of arrival, and each release wakes all waiters. No other dialect can \
-     be added, nor --shared or --permits.",
+    is_rare: true,
+    more: "Programs of another library wait for zklock only if they know the names of its nodes. zklock knows theirs. Use curator \
+     for Curator's InterProcessMutex, ZooKeeper's WriteLock, go-zookeeper and others whose nodes end in \"-lock-\" and a \
+     number; curator-rw for Curator's InterProcessReadWriteLock; kazoo for kazoo. Separate several by commas. Without \
+     this option zklock uses curator, and refuses (78) a lock that kazoo uses.\n\nWith single, the lock is one ephemeral node, LOCK/lock. There is no queue: waiters hold in any order, and each \
+     release wakes all of them. single excludes other dialects, --shared and --permits.",
     value: Some("NAME[,NAME...]"),
-    ..Opt::new("dialect", "Lock", "Whose node names to use: curator, curator-rw, kazoo; or single")
+    ..Opt::new("dialect", "Lock", "Node names to use: curator, curator-rw, kazoo; or single")
 };
 
 pub(super) const NONBLOCK: Opt = Opt {
     short: Some('n'),
     other: Some("nb"),
-    more: "It wins over --timeout when both are given, as with flock(1).",
-    ..Opt::new("nonblock", "Lock", "Give up at once when the lock is not free")
+    more: "It wins over --timeout, as with flock(1).",
+    ..Opt::new("nonblock", "Lock", "Give up at once if the lock is not free (75)")
 };
 
 pub(super) const TIMEOUT: Opt = Opt {
@@ -176,35 +176,39 @@ pub(super) const TIMEOUT: Opt = Opt {
     other: Some("wait"),
     variable: Some("ZKLOCK_TIMEOUT"),
     more: "The time counts from the start and covers everything: connecting, queueing, reconnecting, queueing anew. 0 means \
-     --nonblock.",
+     --nonblock. Without this option zklock waits indefinitely.",
     value: Some("DURATION"),
-    ..Opt::new("timeout", "Lock", "Give up after this long; without it, wait for ever")
+    ..Opt::new("timeout", "Lock", "Give up after this time (75)")
 };
 
 pub(super) const CONFLICT_EXIT_CODE: Opt = Opt {
+    more: "N is 0 to 255.",
     short: Some('E'),
     default: Some("75"),
-    value: Some("STATUS"),
-    ..Opt::new("conflict-exit-code", "Lock", "Exit status when another contender has the lock, 0 to 255")
+    value: Some("N"),
+    ..Opt::new("conflict-exit-code", "Lock", "Exit with N instead of 75")
 };
 
 pub(super) const DESCRIBE: Opt = Opt {
-    more: "One line of at most 200 characters; anything else is refused.",
+    is_rare: true,
+    more: "One line of at most 200 characters.",
     value: Some("TEXT"),
-    ..Opt::new("describe", "Lock", "A text that others see while the lock is held or waited for")
+    ..Opt::new("describe", "Lock", "A text that zklock status shows")
 };
 
 pub(super) const SIGNAL: Opt = Opt {
+    is_rare: true,
     default: Some("TERM"),
-    more: "By name or by number: TERM, SIGINT, RTMIN+1, 15.",
+    more: "A name or a number: TERM, SIGINT, RTMIN+1, 15.",
     value: Some("SIGNAL"),
-    ..Opt::new("signal", "Command", "Signal that stops the command when the lock is lost, or after --max-run")
+    ..Opt::new("signal", "Command", "Stop signal: after a loss of the lock, or --max-run")
 };
 
 pub(super) const KILL_AFTER: Opt = Opt {
+    is_rare: true,
     short: Some('k'),
-    more: "It must fit into the session timeout; a longer one is refused. The default is shortened where it does not fit. 0 \
-     sends SIGKILL at once.",
+    more: "It must fit into the session timeout: zklock refuses a longer time (64), and shortens the default. 0 sends SIGKILL at \
+     once.",
     value: Some("DURATION"),
     ..Opt::new("kill-after", "Command", "Time from the stop signal to SIGKILL [default: 5s, or less]")
 };
@@ -212,73 +216,61 @@ pub(super) const KILL_AFTER: Opt = Opt {
 pub(super) const QUIET: Opt = Opt {
     short: Some('q'),
     rival: Some("verbose"),
-    ..Opt::new("quiet", "Messages", "Be silent while waiting and when the lock is not free; errors are still printed")
+    ..Opt::new("quiet", "Messages", "Say nothing of the wait; print errors only")
 };
 
 pub(super) const VERBOSE: Opt = Opt {
+    is_rare: true,
     short: Some('v'),
     more: "The variable ZKLOCK_LOG selects more precisely, in the filter syntax of env_logger: ZKLOCK_LOG=debug, \
      ZKLOCK_LOG=zklock=trace.",
     rival: Some("quiet"),
     is_repeated: true,
-    ..Opt::new(
-        "verbose",
-        "Messages",
-        "Say what zklock does; -vv also why, and -vvv also how much goes over the network",
-    )
+    ..Opt::new("verbose", "Messages", "Say what zklock does; -vv also why, -vvv also the traffic")
 };
 
 pub(super) const ONCE_PER: Opt = Opt {
-    more: "So the same crontab on several hosts runs a job once each time: choose a time that is shorter than from one run to \
-     the next, such as 50m for a job of each hour. It counts on ZooKeeper's clock, from the start of the last run under \
-     this lock that ended with status 0 to the moment at which this run queued; so hosts that have waited through a run \
-     skip theirs. After a run that failed or was stopped, the next in the queue runs. For exclusive locks.",
+    more: "Runs a job once per period on hosts with the same crontab. Use less than the interval: 50m for an hourly job. The \
+     period counts on ZooKeeper's clock, from the start of the last run with status 0 to the time when this run queued. \
+     A skipped run exits with 0. After a run that failed or was stopped, the next in the queue runs. For exclusive locks.",
     value: Some("DURATION"),
-    ..Opt::new(
-        "once-per",
-        "Lock",
-        "Skip the command, with status 0, if the last successful run began less than this ago",
-    )
+    ..Opt::new("once-per", "Lock", "Skip if a run within this time succeeded")
 };
 
 pub(super) const PUBLISH_COMMAND: Opt = Opt {
-    more: "Without it they see only the command's name, because arguments may hold secrets.",
-    ..Opt::new("publish-command", "Lock", "Show others the command's arguments as well")
+    is_rare: true,
+    more: "By default others see only the command's name, because arguments may hold secrets.",
+    ..Opt::new("publish-command", "Lock", "Show the command's arguments in zklock status")
 };
 
 pub(super) const COMMAND: Opt = Opt {
+    more: "The shell is $SHELL, or /bin/sh.",
     short: Some('c'),
     hint: ValueHint::CommandString,
     is_repeated: true,
-    value: Some("SHELL COMMAND"),
-    ..Opt::new("command", "Command", "Run this through $SHELL -c (or /bin/sh -c) instead of COMMAND")
+    value: Some("CMD"),
+    ..Opt::new("command", "Command", "Run CMD with a shell")
 };
 
 pub(super) const MAX_RUN: Opt = Opt {
-    more: "Everything that the command has started is stopped with it. The time counts from the start of the command, also \
-     while it is suspended (Ctrl-Z). 0 means no limit.",
+    more: "zklock also stops everything that the command has started. The time counts from the start of the command, also while \
+     the command is suspended (Ctrl-Z). 0 means no limit.",
     value: Some("DURATION"),
-    ..Opt::new("max-run", "Command", "Stop the command when it has run for this long, and exit with 124")
+    ..Opt::new("max-run", "Command", "Stop the command after this time (124)")
 };
 
 pub(super) const WAIT_DESCENDANTS: Opt = Opt {
+    is_rare: true,
     more: "This includes daemons. The exit status is the command's own.",
-    ..Opt::new(
-        "wait-descendants",
-        "Command",
-        "Hold the lock until every descendant of the command has ended, not just the command",
-    )
+    ..Opt::new("wait-descendants", "Command", "Hold the lock until all descendants end")
 };
 
 pub(super) const ON_LOST: Opt = Opt {
     hint: ValueHint::CommandString,
-    more: "It runs without the lock, and zklock waits for it. The exit status stays 76.",
-    value: Some("SHELL COMMAND"),
-    ..Opt::new(
-        "on-lost",
-        "Command",
-        "Run this through $SHELL -c when the lock was lost and the command has been stopped",
-    )
+    more: "zklock first stops the command. CMD runs with $SHELL -c, without the lock, and zklock waits for it. The exit status \
+     stays 76.",
+    value: Some("CMD"),
+    ..Opt::new("on-lost", "Command", "Run CMD after the lock was lost")
 };
 
 pub(super) const WHILE: Opt = Opt {
@@ -370,7 +362,10 @@ pub(super) const CONNECTING: &[Opt] =
 
 /// How to take a lock.
 pub(super) const TAKING: &[Opt] =
-    &[ACL, SESSION_TIMEOUT, EXCLUSIVE, SHARED, PERMITS, AND, DIALECT, NONBLOCK, TIMEOUT, CONFLICT_EXIT_CODE, DESCRIBE];
+    &[NONBLOCK, TIMEOUT, CONFLICT_EXIT_CODE, EXCLUSIVE, SHARED, PERMITS, AND, DIALECT, DESCRIBE];
+
+/// How to ask for a session, and who may use its nodes.
+pub(super) const SESSION: &[Opt] = &[SESSION_TIMEOUT, ACL];
 
 /// What a configuration file may say: what belongs to a machine or a user.
 pub(super) const KEYS: &[Opt] = &[

@@ -11,6 +11,8 @@ use super::forms::Subcommand;
 pub enum Exit {
     /// `--help` or `--version`: this text goes to standard output, and the status is 0.
     Help(String),
+    /// There are no arguments at all: this text goes to standard output, and the status is that of a usage error.
+    Summary(String),
     /// Something is wrong: one line for standard error, and the status of a usage error. It names the option or the variable at
     /// fault, says what to write instead, and contains no control characters, whatever the arguments did.
     Usage(String),

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 
 use clap::ArgMatches;
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 
 use super::config::{Config, Surroundings};
-use super::forms::Form;
+use super::forms::{Form, Texts};
 use super::option::Opt;
 use super::options::CONFIG;
 use super::origin::{Given, Origin};
@@ -25,11 +26,11 @@ impl<'a> Values<'a> {
         args: &[OsString],
         surroundings: &'a dyn Surroundings,
     ) -> Result<Self, clap::Error> {
-        let matches = form.command(false).try_get_matches_from(args);
-        // The definition has no texts, so help is asked for again.
-        let asks_for_help = |error: &clap::Error| error.kind() == clap::error::ErrorKind::DisplayHelp;
-        let matches = match matches {
-            Err(error) if asks_for_help(&error) => form.command(true).try_get_matches_from(args),
+        let matches = match form.command(Texts::None).try_get_matches_from(args) {
+            Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+                let is_long = args.iter().any(|arg| arg == "--help");
+                form.command(if is_long { Texts::All } else { Texts::Summary }).try_get_matches_from(args)
+            }
             matches => matches,
         };
         Ok(Self { matches: matches?, surroundings, config: Config::default() })

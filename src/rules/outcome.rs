@@ -73,27 +73,15 @@ impl Outcome {
 
 /// The EXIT STATUS table of every document: status as users read it, and its meaning.
 pub const EXIT_STATUS: &[(&str, &str)] = &[
-    (
-        "the command's own",
-        "the command ran; when a signal killed it, zklock dies of the same signal (128+N in a shell)",
-    ),
-    ("64", "the arguments make no sense, or do not fit what the servers grant; one line on stderr says more"),
-    ("69", "no ZooKeeper server answered in time: within --connect-timeout, or at the end of --timeout"),
+    ("the command's own", "the command ran; if a signal killed it, zklock dies of the same signal (128+N in a shell)"),
+    ("64", "usage error, or an option does not fit what the servers grant"),
+    ("69", "no ZooKeeper server answered in time (--connect-timeout, --timeout)"),
     ("70", "internal error"),
-    (
-        "75",
-        "another contender had the lock (--nonblock), or still had it after --timeout; --conflict-exit-code changes it",
-    ),
-    ("76", "the lock was lost while the command ran, and the command has been stopped"),
-    (
-        "77",
-        "ZooKeeper denied access: an ACL forbids what zklock tried, or the servers want another login or certificate",
-    ),
-    (
-        "78",
-        "the lock cannot be used as asked: clients that would not wait, other permits, no chroot, a quota, servers or a system unfit for it",
-    ),
-    ("124", "the command ran for longer than --max-run, and has been stopped"),
+    ("75", "the lock was not free, or not in time; --conflict-exit-code changes this"),
+    ("76", "the lock was lost while the command ran, and zklock stopped the command"),
+    ("77", "ZooKeeper denied access: an ACL, the login or the certificate"),
+    ("78", "the lock cannot be used as asked; the message says why"),
+    ("124", "the command ran for longer than --max-run, and zklock stopped it"),
     ("126", "the command was found but cannot be executed"),
     ("127", "the command was not found"),
     ("killed by N", "signal N interrupted the wait for the lock (128+N in a shell)"),
