@@ -197,4 +197,5 @@ compare() {
     times 'run on a free lock' free
     times 'hand-over, median' handover
     times 'hand-over, worst' worst
+    [[ -z $plot ]] || draw_comparison
 }

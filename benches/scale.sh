@@ -43,7 +43,9 @@ cost() {
             printf "%5d waiters   %.2f requests   %.2f answers and events   %.0f + %.0f bytes   ratio %.2f\n",
                 n, $3 / n, $4 / n, $1 / n, $2 / n, ($1 + $2) * 1000 / n / first
         }' <<<"${used[*]}"
+        awk -v n="$length" '{ print n, $1 / n, $2 / n }' <<<"${used[*]}" >>"$work/cost.data"
     done
+    [[ -z $plot ]] || draw_cost
 }
 
 # pss PID... - prints the proportional memory of these processes together, in kB: what each shares with n processes counts
