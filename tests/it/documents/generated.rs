@@ -1,7 +1,5 @@
-//! The completions and the man page: made from the definition of the flags, checked in, and
+//! The completions and the manual pages: made from the definition of the flags, checked in, and
 //! compared here. `SNAPSHOTS=overwrite cargo test --test it documents` writes them anew.
-//!
-//! What no definition knows is in `man/sections`, written by hand.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -9,39 +7,33 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use clap::{Arg, ArgAction, ValueHint};
 use clap_complete::Shell;
 use zklock::cli::{self, Subcommand};
-use zklock::rules::lease::Terms;
-use zklock::rules::outcome::EXIT_STATUS;
 use zklock::rules::queue::Dialect;
 use zklock::rules::signal::Signal;
 
-/// The date in the man page's footer: that of the last change to its text.
-const MAN_DATE: &str = "2026-11-27";
-
-const MAN_PAGE: &str = "man/zklock.1";
+use crate::documents::pages;
 
 fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 /// The path of a checked-in document, and what should be in it.
-type Document = (&'static str, String);
+pub(super) type Document = (&'static str, String);
 
 /// Every document. The first call writes them when SNAPSHOTS=overwrite, so that no test reads one
 /// while it is written.
 pub(super) fn documents() -> &'static [Document] {
     static DOCUMENTS: OnceLock<Vec<Document>> = OnceLock::new();
     DOCUMENTS.get_or_init(|| {
-        let documents = vec![
+        let completions = [
             ("completions/zklock.bash", completion(Shell::Bash)),
             ("completions/_zklock", completion(Shell::Zsh)),
             ("completions/zklock.fish", completion(Shell::Fish)),
-            (MAN_PAGE, man_page()),
         ];
+        let documents: Vec<_> = completions.into_iter().chain(pages::wanted()).collect();
         if std::env::var_os("SNAPSHOTS").is_some_and(|value| value == "overwrite") {
             for (path, wanted) in &documents {
                 fs::write(in_repository(path), wanted).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -83,7 +75,7 @@ fn first_difference(found: &str, wanted: &str) -> Option<usize> {
 }
 
 /// Runs a checker, which scripts/test installs. Returns what it printed when it found something.
-fn complaints(program: &str, args: &[&OsStr]) -> Option<String> {
+pub(super) fn complaints(program: &str, args: &[&OsStr]) -> Option<String> {
     let output = Command::new(program)
         .args(args)
         .output()
@@ -123,7 +115,7 @@ fn options_of(subcommand: Subcommand) -> String {
 }
 
 /// The options that a user is told of.
-fn shown_options(command: &clap::Command) -> impl Iterator<Item = &Arg> {
+pub(super) fn shown_options(command: &clap::Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set())
 }
 
@@ -223,262 +215,5 @@ fn the_shells_can_read_their_completions() {
         let file = checked_in(file);
         let complaints = complaints(shell, &["-n".as_ref(), file.as_os_str()]);
         assert_eq!(complaints, None, "{shell}");
-    }
-}
-
-// The man page
-
-/// Text for roff: what would be read as a request or an escape is not.
-fn roff(text: &str) -> String {
-    let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
-    if text.starts_with('.') { format!("\\&{text}") } else { text }
-}
-
-/// The OPTIONS section, with the groups of `--help` as subsections.
-fn options_section() -> String {
-    let mut section = Vec::new();
-    clap_mangen::Man::new(cli::command()).render_options_section(&mut section).expect("writing to memory");
-    let section = String::from_utf8(section).expect("roff is text");
-    let section = section
-        .replace("<\\fILOCK\\fR>", "\\fILOCK\\fR")
-        .replace("[\\fICOMMAND\\fR]", "\\fICOMMAND\\fR [\\fIARG\\fR]...")
-        .replace("\\fI<", "\\fI")
-        .replace(">\\fR", "\\fR");
-    let section = with_other_names(section);
-    let mut lines = String::new();
-    for (i, line) in section.lines().enumerate() {
-        match line.strip_prefix(".SH ") {
-            Some(group) if i > 0 && group != "OPTIONS" => {
-                let (first, rest) = group.split_at(1);
-                let group = match group {
-                    "ZOOKEEPER" => "ZooKeeper".to_owned(),
-                    "TLS" => group.to_owned(),
-                    _ => first.to_owned() + &rest.to_lowercase(),
-                };
-                let _ = writeln!(lines, ".SS {group}");
-            }
-            _ => {
-                let _ = writeln!(lines, "{}", line.trim_end());
-            }
-        }
-    }
-    lines
-}
-
-/// Adds the names that an option has besides, which the generator leaves out.
-fn with_other_names(mut section: String) -> String {
-    for arg in cli::command().get_arguments().filter(|arg| arg.get_long().is_some()) {
-        let bold: Vec<_> = spellings(arg).iter().map(|name| format!("\\fB{}\\fR", roff(name))).collect();
-        let generated = bold.len().min(arg.get_short().iter().len() + 1);
-        section = section.replacen(&bold[..generated].join(", "), &bold.join(", "), 1);
-    }
-    section
-}
-
-/// The SUBCOMMANDS section: what is said of each, and the options that mean something else there, or nothing elsewhere.
-fn subcommands_section() -> String {
-    let main = cli::command();
-    let same = |arg: &Arg| main.get_arguments().find(|other| other.get_id() == arg.get_id());
-    let is_shared = |arg: &&Arg| same(arg).is_some_and(|other| other.get_help() == arg.get_help());
-    let bold = |arg: &Arg| {
-        let names: Vec<_> = spellings(arg).iter().map(|name| format!("\\fB{}\\fR", roff(name))).collect();
-        let values = arg.get_value_names().filter(|_| arg.get_action().takes_values()).unwrap_or_default();
-        let values: String = values.iter().map(|value| format!(" \\fI{}\\fR", roff(value))).collect();
-        names.join(", ") + &values
-    };
-    let mut section =
-        ".SH SUBCOMMANDS\nA subcommand is the first argument.\n.B zklock help\n.I SUBCOMMAND\nprints its help.\n"
-            .to_owned();
-    for subcommand in Subcommand::ALL {
-        let text = match subcommand {
-            Subcommand::Hold => include_str!("../../../man/sections/hold.roff"),
-            Subcommand::Status => include_str!("../../../man/sections/status.roff"),
-            Subcommand::List => include_str!("../../../man/sections/list.roff"),
-            Subcommand::Break => include_str!("../../../man/sections/break.roff"),
-            Subcommand::Check => include_str!("../../../man/sections/check.roff"),
-            Subcommand::Fence => include_str!("../../../man/sections/fence.roff"),
-        };
-        let command = subcommand.command();
-        let (shared, own): (Vec<_>, Vec<_>) = shown_options(&command).partition(is_shared);
-        let _ = write!(section, ".SS {}\n.B zklock {}\n{text}", roff(subcommand.usage()), subcommand.name());
-        for arg in own {
-            let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
-            let help = roff(&help).replace("\n\n", "\n.IP\n");
-            let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-            let is_told = arg.get_action().takes_values() && !arg.is_hide_default_value_set() && !default.is_empty();
-            let default = if is_told { format!(" [default: {}]", roff(&default.join(" "))) } else { String::new() };
-            let _ = writeln!(section, ".TP\n{}{default}\n{help}", bold(arg));
-            if let Some(variable) = arg.get_env() {
-                let variable = roff(&variable.to_string_lossy());
-                let _ = writeln!(
-                    section,
-                    ".RS\nMay also be specified with the \\fB{variable}\\fR environment variable.\n.RE"
-                );
-            }
-        }
-        let shared: Vec<_> = shared.into_iter().map(bold).collect();
-        let _ = writeln!(section, ".PP\nOptions as above: {}.", shared.join("; "));
-    }
-    section
-}
-
-fn exit_status_section() -> String {
-    let mut section = ".SH EXIT STATUS\n".to_owned();
-    for (status, meaning) in EXIT_STATUS {
-        let _ = writeln!(section, ".TP\n.B {}\n{}", roff(status), roff(meaning));
-    }
-    section
-}
-
-/// The session timeouts, in seconds, that the tables of the documents list.
-pub(super) const SESSION_TIMEOUTS: [u64; 5] = [6, 10, 30, 60, 120];
-
-/// Seconds with one decimal, rounded down, so that no more is promised than there is.
-pub(super) fn in_tenths(duration: Duration) -> String {
-    let tenths = duration.as_millis() / 100;
-    format!("{}.{} s", tenths / 10, tenths % 10)
-}
-
-/// What some session timeouts allow, by the arithmetic that zklock itself uses.
-fn session_timeout_table() -> String {
-    let mut table = ".PP\n.RS\n.nf\n".to_owned();
-    let mut row = |timeout: &str, outage: &str, grace: &str| {
-        let _ = writeln!(table, "{}", roff(&format!("{timeout:<19}{outage:<10}{grace}")));
-    };
-    row("--session-timeout", "outage", "signal to KILL");
-    for timeout in SESSION_TIMEOUTS.map(Duration::from_secs) {
-        let terms = Terms::new(timeout, None).expect("the default always fits");
-        row(&in_tenths(timeout), &in_tenths(terms.patience()), &in_tenths(terms.kill_after()));
-    }
-    table + ".fi\n.RE\n"
-}
-
-fn man_page() -> String {
-    [
-        format!(".TH ZKLOCK 1 {MAN_DATE} \"zklock {}\" \"User Commands\"\n", env!("CARGO_PKG_VERSION")),
-        format!(".SH NAME\nzklock \\- {}\n", roff(&cli::command().get_about().expect("there is one").to_string())),
-        include_str!("../../../man/sections/description.roff").to_owned(),
-        options_section(),
-        subcommands_section(),
-        exit_status_section(),
-        include_str!("../../../man/sections/exit-status.roff").to_owned(),
-        include_str!("../../../man/sections/environment.roff").to_owned(),
-        include_str!("../../../man/sections/configuration.roff").to_owned(),
-        include_str!("../../../man/sections/tls.roff").to_owned(),
-        include_str!("../../../man/sections/login.roff").to_owned(),
-        include_str!("../../../man/sections/modes.roff").to_owned(),
-        include_str!("../../../man/sections/signals.roff").to_owned(),
-        include_str!("../../../man/sections/loss-of-the-lock.roff").to_owned(),
-        session_timeout_table(),
-        include_str!("../../../man/sections/examples.roff").to_owned(),
-    ]
-    .concat()
-}
-
-/// The page as a reader sees it, without bold and underline.
-fn man_page_as_read() -> String {
-    let page = checked_in(MAN_PAGE);
-    let output =
-        Command::new("mandoc").args(["-T", "ascii", "-O", "width=100"]).arg(page).output().unwrap_or_else(|error| {
-            panic!("mandoc cannot be run ({error}); scripts/test installs what the tests need")
-        });
-    let text = String::from_utf8(output.stdout).expect("ASCII");
-    let mut plain = String::with_capacity(text.len());
-    for c in text.chars() {
-        // Overstriking: what was printed before a backspace is printed again after it.
-        if c == '\u{8}' {
-            plain.pop();
-        } else {
-            plain.push(c);
-        }
-    }
-    plain
-}
-
-#[test]
-fn mandoc_finds_nothing_wrong_with_the_man_page() {
-    let page = checked_in(MAN_PAGE);
-    let args = ["-T".as_ref(), "lint".as_ref(), "-W".as_ref(), "warning".as_ref(), page.as_os_str()];
-    let complaints = complaints("mandoc", &args);
-    assert_eq!(complaints, None);
-}
-
-#[test]
-fn man_page_has_every_option_with_its_variable() {
-    let page = man_page_as_read();
-    let described = |spelling: &String| {
-        let is_it = |word: &str| word.trim_end_matches(',') == spelling;
-        page.lines().any(|line| line.trim_start().starts_with('-') && line.split_whitespace().any(is_it))
-    };
-    let synopsis = page.split_once("\nDESCRIPTION\n").expect("the section").0;
-    let subcommands = page.split_once("\nSUBCOMMANDS\n").expect("the section").1;
-    let subcommands = subcommands.split_whitespace().collect::<Vec<_>>().join(" ");
-    for subcommand in Subcommand::ALL {
-        for text in [synopsis, &page[synopsis.len()..]] {
-            assert!(text.contains(subcommand.usage()), "{subcommand:?} is missing");
-        }
-        let command = subcommand.command();
-        for arg in shown_options(&command) {
-            for spelling in spellings(arg) {
-                assert!(described(&spelling), "{spelling} of {subcommand:?} is missing");
-            }
-            if arg.get_action().takes_values() {
-                let name = spellings(arg).pop().expect("an option has a name");
-                let value = arg.get_value_names().expect("a value has a name").join(" ");
-                assert!(subcommands.contains(&format!("{name} {value}")), "{name} of {subcommand:?} lacks {value}");
-            }
-        }
-    }
-    for arg in cli::command().get_arguments() {
-        for spelling in spellings(arg) {
-            assert!(described(&spelling), "{spelling} is missing");
-        }
-        if let Some(variable) = arg.get_env().and_then(OsStr::to_str) {
-            assert!(page.lines().any(|line| line.trim() == variable), "{variable} is missing");
-        }
-        if matches!(arg.get_action(), ArgAction::Set) && !arg.is_positional() {
-            assert!(arg.get_value_names().is_some(), "{arg:?} needs a name for its value");
-        }
-    }
-}
-
-#[test]
-fn man_page_and_readme_have_every_key_of_a_configuration_file() {
-    let page = man_page_as_read();
-    let section = |text: &str, begin: &str, end: &str| {
-        let rest = text.split_once(begin).expect("the section").1;
-        rest.split_once(end).expect("the next section").0.to_owned()
-    };
-    let manual = section(&page, "\nCONFIGURATION FILES\n", "\nFILES\n");
-    let readme = section(include_str!("../../../README.md"), "\n## Configuration file\n", "\n## ");
-    for key in cli::keys() {
-        let is_key = |word: &str| word.trim_end_matches([',', '.']) == key;
-        assert!(manual.split_whitespace().any(is_key), "{key} is missing in the man page");
-        assert!(readme.contains(&format!("`{key}`")), "{key} is missing in the README");
-    }
-    for text in [&page, include_str!("../../../README.md"), &cli::command().render_long_help().to_string()] {
-        assert!(text.contains(cli::SYSTEMS) && text.contains("~/.config/zklock.toml"));
-    }
-}
-
-#[test]
-fn man_page_has_every_exit_status() {
-    let page = man_page_as_read();
-    let begin = page.find("\nEXIT STATUS\n").expect("the section");
-    let end = page.find("\nENVIRONMENT\n").expect("the next section");
-    for (status, _) in EXIT_STATUS {
-        let begins = |line: &str| line.trim_start().starts_with(status);
-        assert!(page[begin..end].lines().any(begins), "{status} is missing");
-    }
-}
-
-#[test]
-fn long_help_and_man_page_have_the_same_examples() {
-    for example in [
-        "zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full",
-        "/usr/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report",
-    ] {
-        assert!(cli::command().render_long_help().to_string().contains(example));
-        assert!(man_page_as_read().contains(example));
     }
 }

@@ -1,8 +1,9 @@
 //! Documents and source.
 
 mod completions;
-pub(crate) mod generated; // the man page and the completions are up to date
+pub(crate) mod generated; // the manual pages and the completions are up to date
 mod layering;
+mod pages; // the manual pages
 pub(crate) mod readme;
 pub(crate) mod readme_recipes;
 mod recipes;

@@ -19,7 +19,8 @@ use zklock::cli;
 use zklock::rules::lease::Terms;
 use zklock::rules::outcome::EXIT_STATUS;
 
-use crate::documents::generated::{SESSION_TIMEOUTS, documents, in_tenths, spellings};
+use crate::documents::generated::{documents, spellings};
+use crate::documents::pages::{SESSION_TIMEOUTS, in_tenths};
 use crate::harness::ensemble::Chroot;
 use crate::harness::server::Server;
 use crate::harness::zklock::{Zklock, binary};

@@ -34,7 +34,7 @@ fn cron_mails_the_commands_output_only() {
 /// What the man page says of a command that takes sockets or has a watchdog (sd_listen_fds(3), sd_watchdog_enabled(3)).
 #[test]
 fn service_manager_means_the_command() {
-    let manual = include_str!("../../../man/sections/environment.roff");
+    let manual = include_str!("../../../man/zklock.1.in");
     let line = manual.lines().find_map(|line| line.strip_prefix(r#".BR "\-c \(aq"#)).expect("a line for -c");
     let line = line.split_once(r"\fICOMMAND").expect("a command").0;
     let look = format!("{line} sh -c 'echo $$ $LISTEN_PID $WATCHDOG_PID'");
