@@ -83,7 +83,12 @@ check_deb() {
     says "zklock $version" "${in[@]}" zklock --version
     says held "${in[@]}" zklock -z "127.0.0.1:$zookeeper_port" /deb -- echo held
     says held "${in[@]}" zklock -z "zk.test:$zookeeper_port" /deb -- echo held
-    says 'ZKLOCK(1)' "${in[@]}" man --pager=cat zklock
+    local page name
+    for page in man/*.[157]; do
+        name=${page#man/}
+        says "${name##*.}" "${in[@]}" man --where "${name##*.}" "${name%.*}"
+    done
+    says 'ZKLOCK-STATUS(1)' "${in[@]}" man --pager=cat zklock-status
     # shellcheck disable=SC2016 # the other shells expand these
     {
         says ' zklock' "${in[@]}" bash -c \
