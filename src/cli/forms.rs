@@ -159,11 +159,10 @@ impl Form {
             .before_help(self.summary)
             .before_long_help(self.description)
             .after_help(self.after_summary)
-            .after_long_help(format!(
-                "{}{}",
-                self.after_long_help,
-                if is_main { exit_statuses() } else { String::new() }
-            ))
+            .after_long_help(match is_main {
+                true => format!("{}{}\nSee zklock(1) and zklock(7).", self.after_long_help, exit_statuses()),
+                false => format!("{} See {}(1).", self.after_long_help, self.name.replace(' ', "-")),
+            })
     }
 }
 
