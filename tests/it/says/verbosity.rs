@@ -48,10 +48,3 @@ fn log_variable_filters() {
     assert_eq!(stderr_with("off"), "");
     assert_eq!(stderr_with("zklock::zookeeper::session=off,warn"), "");
 }
-
-#[test]
-fn log_filter_without_sense_is_refused() {
-    let output = Scratch::new().zklock().arg(LOCK).env("ZKLOCK_LOG", "zklock=loud").bare_child().run().expect_code(64);
-    assert_eq!(count_own_lines(&output.stderr()), 1, "{output}");
-    assert!(output.stderr().contains("ZKLOCK_LOG 'zklock=loud'"), "{output}");
-}
