@@ -17,11 +17,6 @@ use crate::harness::server::free_port;
 use crate::harness::zklock::Zklock;
 
 impl Place {
-    /// The only block in `language`, for this place.
-    fn recipe(&self, language: &str) -> String {
-        self.adapted(&only_block_of_the_readme(language).text)
-    }
-
     pub(super) fn adapted(&self, text: &str) -> String {
         assert!(!text.contains("/usr/local/bin/zklock"), "the package has /usr/bin/zklock: {text}");
         let bin = self.path("bin/");
@@ -54,6 +49,9 @@ impl Place {
         holder
     }
 }
+
+/// The `PATH` of a service of systemd, in part.
+pub(super) const PATH: &str = "/usr/local/bin/:/usr/bin:/bin";
 
 /// What cron would mail.
 pub(super) fn mail(output: &Output) -> String {
@@ -122,7 +120,7 @@ fn configuration_file() {
 #[test]
 fn crontab() {
     let place = Place::new();
-    let crontab = place.recipe("crontab");
+    let crontab = place.adapted(&only_block_of_the_readme("crontab").text);
     let lines = crontab.lines().filter(|line| !line.starts_with('#'));
     let (jobs, variables): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with(['*', '0']));
     let variables: Vec<_> = variables.into_iter().map(|line| line.split_once('=').expect("NAME=value")).collect();
@@ -152,41 +150,6 @@ fn crontab() {
 }
 
 #[test]
-fn ci_pipeline() {
-    let place = Place::new();
-    let recipe = place.recipe("yaml");
-    let step = recipe.lines().find_map(|line| line.trim_start().strip_prefix("- ")).expect("a step");
-    let output = place
-        .in_bare_environment("/bin/sh", "/usr/local/bin/:/usr/bin:/bin")
-        .args(["-e", "-c", step])
-        .env("CI", "true")
-        .env("CI_JOB_URL", "https://ci.example/1")
-        .run();
-    assert_eq!(mail(&output.expect_code(0)), "");
-    assert_eq!(place.calls(), "deploy.sh under /deploy/production: \n");
-}
-
-#[test]
-fn systemd_unit() {
-    let place = Place::new();
-    let unit = place.recipe("ini");
-    let value = |name: &str| {
-        let setting = unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        setting.unwrap_or_else(|| panic!("no {name} in {unit}"))
-    };
-    // Ordered behind a target that nothing else might start, and started at boot.
-    assert_eq!(value("After"), "network-online.target");
-    assert_eq!(value("Wants"), value("After"));
-    assert_eq!(value("WantedBy"), "multi-user.target");
-    let mut words = value("ExecStart").split(' ');
-    let program = words.next().expect("a program");
-    assert!(program.starts_with('/'), "systemd.service(5) wants the whole path of {program}");
-    let output = place.in_bare_environment(program, "/usr/local/bin/:/usr/bin:/bin").args(words).run();
-    assert_eq!(mail(&output.expect_code(0)), "");
-    assert_eq!(place.calls(), "scheduler under /services/scheduler: \n");
-}
-
-#[test]
 fn script_tells_busy_from_unreachable() {
     let place = Place::new();
     let is_it = |text: &String| text.contains("migrated");
@@ -195,7 +158,7 @@ fn script_tells_busy_from_unreachable() {
         let text = script.replace(" -w 10s ", options);
         assert_ne!(text, script);
         place.executable("script", &format!("#!/bin/sh -e\n{text}"));
-        let script = place.in_bare_environment("./script", "/usr/local/bin/:/usr/bin:/bin");
+        let script = place.in_bare_environment("./script", PATH);
         script.env("ZKLOCK_ZOOKEEPER", servers).run()
     };
     let chroot = place.chroot.to_string();
@@ -214,42 +177,35 @@ fn script_tells_busy_from_unreachable() {
 
     place.executable("migrate.sh", "#!/bin/sh\nexit 3\n");
     assert_eq!(run(&chroot, " -w 1m ").expect_code(3).stdout(), "");
-    fs::remove_file(place.path("migrate.sh")).expect("it is ours");
-    run(&chroot, " -w 1m ").expect_code(127);
 }
 
 /// The beginnings of scripts that hold a lock, as the README and `--help` show them, each with its shell and the line that
 /// releases the lock.
 fn holding_scripts() -> Vec<(&'static str, String, &'static str)> {
-    let close = "exec {ZK[1]}>&-; wait $hold";
-    let kill = "kill $hold; wait $hold";
-    let readme = only_block_of_the_readme("bash").text;
-    let mut hold = zklock::cli::Subcommand::Hold.command();
-    let help = hold.render_long_help().to_string();
-    let mut of_help = help.split("\n    ZKLOCK_TOKEN=").skip(1).map(|rest| {
-        let lines = rest.lines().skip(1).take_while(|line| line.starts_with("    "));
-        lines.fold("ZKLOCK_TOKEN=\n".to_owned(), |script, line| script + line.trim_start() + "\n")
-    });
-    let next = |shell, scripts: &mut dyn Iterator<Item = String>, release| {
-        let script = scripts.next().expect("two scripts");
-        assert!(script.contains("zklock hold "), "{script}");
-        (shell, script, release)
-    };
+    let help = cli::Subcommand::Hold.command().render_long_help().to_string();
+    let mut scripts = vec![];
     for text in [include_str!("../../../README.md"), &help] {
-        assert!(text.contains(close), "{text}");
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        for begin in (0..lines.len())
+            .filter(|&number| lines[number].starts_with("ZKLOCK_TOKEN= ") || lines[number] == "ZKLOCK_TOKEN=")
+        {
+            let length =
+                lines[begin..].iter().position(|line| line.starts_with("[ -n ")).expect("a script tests it") + 1;
+            let script = lines[begin..][..length].join("\n").replace(" -w 10m ", " ") + "\n";
+            let in_bash = script.contains("coproc");
+            let (shell, close) = if in_bash { ("bash", "exec {ZK[1]}>&-") } else { ("sh", "kill $hold") };
+            assert!(text.contains(&format!("{close}; wait $hold")), "{text}");
+            scripts.push((shell, script, close));
+        }
     }
-    assert!(help.contains(kill), "{help}");
-    vec![
-        ("bash", readme.replace("./deploy.sh\n", "").replace(" -w 10m ", " "), close),
-        next("bash", &mut of_help, close),
-        next("sh", &mut of_help, kill),
-    ]
+    assert_eq!(scripts.len(), 3, "{scripts:?}");
+    scripts
 }
 
 /// Runs a script, in a shell that stops at errors and at unset variables, and in one that does not.
 fn in_both_ways(place: &Place, shell: &str, script: &str) -> [Output; 2] {
     ["-eu", "+e"].map(|how| {
-        let shell = place.in_bare_environment(shell, "/usr/local/bin/:/usr/bin:/bin").args([how, "-c", script]);
+        let shell = place.in_bare_environment(shell, PATH).args([how, "-c", script]);
         shell.env("ZKLOCK_ZOOKEEPER", place.chroot.to_string()).env("ZKLOCK_TOKEN", "1").run()
     })
 }
@@ -284,7 +240,7 @@ fn scripts_that_do_not_get_a_lock_end_with_the_status_of_hold() {
 fn scripts_that_release_a_lock_before_they_end() {
     let place = Place::new();
     for (shell, take, release) in holding_scripts() {
-        let section = format!("{take}zklock -n /deploy echo nested\n{release}\necho released, $?\n");
+        let section = format!("{take}zklock -n /deploy echo nested\n{release}; wait $hold\necho released, $?\n");
         let free = "zklock status -q /deploy || echo free\nzklock -n /deploy echo alone\n";
         let script = section.clone() + free + &section;
         for output in in_both_ways(&place, shell, &script) {
@@ -302,18 +258,14 @@ fn scripts_that_release_a_lock_before_they_end() {
 #[test]
 fn script_that_holds_a_lock() {
     let place = Place::new();
-    place.executable("script", &format!("#!/bin/bash\n{}", place.recipe("bash")));
-    let script = || {
-        let script = place.in_bare_environment("./script", "/usr/local/bin/:/usr/bin:/bin");
-        script.env("ZKLOCK_ZOOKEEPER", place.chroot.to_string())
+    let text = place.adapted(&only_block_of_the_readme("bash").text);
+    let run = |text: &str| {
+        let script = place.in_bare_environment("bash", PATH).args(["-c", text]);
+        script.env("ZKLOCK_ZOOKEEPER", place.chroot.to_string()).run()
     };
-    let output = script().run().expect_code(0);
-    assert_eq!((output.stdout(), output.stderr()), (String::new(), String::new()));
-    assert_eq!(place.calls(), "deploy.sh under /deploy: \n");
+    assert_eq!(mail(&run(&text).expect_code(0)), "");
     let mut holder = place.hold("/deploy");
-    let text = fs::read_to_string(place.path("script")).expect("it is ours");
-    place.executable("script", &text.replace(" -w 10m ", " -n "));
-    assert!(mail(&script().run().expect_code(75)).contains("/deploy is not free"));
+    assert!(mail(&run(&text.replace(" -w 10m ", " -n ")).expect_code(75)).contains("/deploy is not free"));
     finish(&mut holder);
     assert_eq!(place.calls(), "deploy.sh under /deploy: \n");
 }

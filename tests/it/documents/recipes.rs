@@ -11,14 +11,13 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::documents::readme::{Block, Place, only_block_of_the_readme, recipe, recipes};
-use crate::documents::readme_recipes::mail;
+use crate::documents::readme_recipes::{PATH, mail};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Running, finish};
 use crate::harness::zklock::Zklock;
 
 const BUSY: i32 = 75;
-const PATH: &str = "/usr/local/bin/:/usr/bin:/bin";
 
 /// Recipes in other languages than shell. Each has a test below; no other test runs them.
 const TESTED_HERE: [&str; 5] =
@@ -48,26 +47,24 @@ impl Place {
     }
 
     /// What a CI system runs: once the lock is free, and once it is held for longer than the job would wait. `shell`
-    /// runs the text of `step`.
-    fn expect_ci_step(&self, shell: &[&str], step: &str, variables: &[(&str, &str)]) {
+    /// runs the text of `step`, and others see `description` meanwhile.
+    fn expect_ci_step(&self, shell: &[&str], step: &str, variables: &[(&str, &str)], description: &str) {
         let run = |step: &str| {
             let shell = self.in_bare_environment(shell[0], PATH).args(&shell[1..]).arg(step).env("CI", "true");
             variables.iter().fold(shell, |shell, (name, value)| shell.env(*name, *value)).run()
         };
-        assert_eq!(run(step).expect_code(0).stdout(), "");
-        let once = "deploy.sh under /deploy/production: \n";
-        assert_eq!(self.calls(), once);
-        self.executable("deploy.sh", "#!/bin/sh\nzklock status --json /deploy/production >status\n");
-        run(step).expect_code(0);
-        self.executable("deploy.sh", "#!/bin/sh\nexit 3\n");
-        run(step).expect_code(3);
+        assert_eq!(mail(&run(step).expect_code(0)), "");
+        assert_eq!(self.calls(), "deploy.sh under /deploy/production: \n");
+        let look = format!("zklock status -z {} --json /deploy/production", self.chroot);
+        self.executable("deploy.sh", &format!("#!/bin/sh\n{look}\nexit 3\n"));
+        let status: Value = serde_json::from_slice(&run(step).expect_code(3).stdout).expect("JSON");
+        assert_eq!(status["locks"][0]["contenders"][0]["describe"], description);
 
         let mut holder = self.hold("/deploy/production");
         let impatient = step.replace(" -w 30m ", " -w 1s ");
         assert_ne!(impatient, step);
-        run(&impatient).expect_code(BUSY);
+        assert_eq!(run(&impatient).expect_code(BUSY).stdout(), "");
         finish(&mut holder);
-        assert_eq!(self.calls(), once);
     }
 
     fn wait_calls(&self, what: &str, is_right: impl Fn(&str) -> bool) {
@@ -91,52 +88,45 @@ fn parse_yaml(text: &str) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// The variables in a map of YAML.
+/// The variables in a map of YAML, if there is one.
 fn variables(map: &Value) -> Vec<(&str, &str)> {
-    let map = map.as_object().expect("a map").iter();
+    let map = map.as_object().into_iter().flatten();
     map.map(|(name, value)| (name.as_str(), value.as_str().expect("a text"))).collect()
-}
-
-/// Systemd's own opinion of these units, which are in the directory.
-fn assert_systemd_finds_nothing(place: &Place, units: &[&str]) {
-    let output = place
-        .in_bare_environment("systemd-analyze", PATH)
-        .args(["verify", "--man=no"])
-        .args(units.iter().map(|unit| place.path(unit)))
-        .run()
-        .expect_code(0);
-    assert_eq!(mail(&output), "");
 }
 
 #[test]
 fn systemd_units() {
     let place = Place::new();
-    let units = recipe("A systemd timer on several hosts");
-    let names = ["report.service", "report.timer"];
-    for (unit, name) in units.iter().zip(names) {
-        assert!(unit.text.starts_with(&format!("# /etc/systemd/system/{name}\n")), "{unit:?}");
-        fs::write(place.path(name), place.adapted(&unit.text)).expect("a unit can be written");
-    }
-    fs::write(place.path("scheduler.service"), place.adapted(&only_block_of_the_readme("ini").text))
-        .expect("a unit can be written");
-    assert_systemd_finds_nothing(&place, &[names[0], names[1], "scheduler.service"]);
+    let [service, timer] = <[_; 2]>::try_from(recipe("A systemd timer on several hosts")).expect("two units");
+    let readme = only_block_of_the_readme("ini");
+    let units = [("report.service", service), ("report.timer", timer), ("scheduler.service", readme)]
+        .map(|(name, unit)| (place.path(name), place.adapted(&unit.text)));
+    units.iter().for_each(|(path, text)| fs::write(path, text).expect("a unit can be written"));
+    let systemd = place.in_bare_environment("systemd-analyze", PATH).args(["verify", "--man=no"]);
+    assert_eq!(mail(&systemd.args(units.iter().map(|(path, _)| path)).run().expect_code(0)), "");
 
-    let service = place.adapted(&units[0].text);
-    let value = |name: &str| {
-        let setting = service.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        setting.unwrap_or_else(|| panic!("no {name} in {service}"))
+    let [service, _, scheduler] = units.each_ref().map(|(_, text)| text.as_str());
+    let value = |unit: &str, name: &str| {
+        let setting = unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        setting.unwrap_or_else(|| panic!("no {name} in {unit}")).to_owned()
     };
-    let run = || {
-        let (variable, servers) = value("Environment").split_once('=').expect("NAME=value");
-        let mut words = value("ExecStart").split(' ');
-        let program = words.next().expect("a program");
-        place.in_bare_environment(program, PATH).args(words).env(variable, servers).run()
+    let run = |unit: &str| {
+        let exec = value(unit, "ExecStart");
+        let (program, words) = exec.split_once(' ').expect("a program");
+        place.in_bare_environment(program, PATH).args(words.split(' '))
     };
-    assert_eq!(mail(&run().expect_code(0)), "");
+    // Ordered behind a target that nothing else might start, and started at boot.
+    assert_eq!(value(scheduler, "Wants"), value(scheduler, "After"));
+    assert_eq!(value(scheduler, "WantedBy"), "multi-user.target");
+    assert_eq!(mail(&run(scheduler).run().expect_code(0)), "");
+    let environment = value(service, "Environment");
+    let (variable, servers) = environment.split_once('=').expect("NAME=value");
+    assert_eq!(mail(&run(service).env(variable, servers).run().expect_code(0)), "");
     let mut holder = place.hold("/jobs/report");
-    run().expect_code(value("SuccessExitStatus").parse().expect("a number"));
+    let busy = value(service, "SuccessExitStatus").parse().expect("a number");
+    run(service).env(variable, servers).run().expect_code(busy);
     finish(&mut holder);
-    assert_eq!(place.calls(), "report under /jobs/report: \n");
+    assert_eq!(place.calls(), "scheduler under /services/scheduler: \nreport under /jobs/report: \n");
 }
 
 #[test]
@@ -147,20 +137,20 @@ fn github_actions() {
     let step = steps.iter().find(|step| step["run"].is_string()).expect("a step that runs something");
     let github = [("GITHUB_ACTIONS", "true"), ("GITHUB_REPOSITORY", "ops/shop"), ("GITHUB_RUN_ID", "42")];
     let variables = [variables(&step["env"]), github.to_vec()].concat();
-    place.expect_ci_step(&["bash", "-e", "-c"], step["run"].as_str().unwrap(), &variables);
-    assert_described_as(&place, "ops/shop 42");
+    place.expect_ci_step(&["bash", "-e", "-c"], step["run"].as_str().unwrap(), &variables, "ops/shop 42");
 }
 
 #[test]
 fn gitlab_ci() {
-    let place = Place::new();
-    let pipeline = parse_yaml(&place.only("GitLab CI"));
-    let job = &pipeline["deploy"];
-    assert_eq!(job["retry"]["exit_codes"], serde_json::json!([69, BUSY]));
-    let [step] = &job["script"].as_array().expect("a script")[..] else { panic!("one step: {job}") };
-    let variables = [variables(&job["variables"]), vec![("CI_JOB_URL", "https://ci.example/1")]].concat();
-    place.expect_ci_step(&["sh", "-e", "-c"], step.as_str().unwrap(), &variables);
-    assert_described_as(&place, "https://ci.example/1");
+    for block in [only_block_of_the_readme("yaml"), recipe("GitLab CI").remove(0)] {
+        let place = Place::new();
+        let job = &parse_yaml(&place.adapted(&block.text))["deploy"];
+        assert!(job["retry"].is_null() || job["retry"]["exit_codes"] == serde_json::json!([69, BUSY]));
+        let [step] = &job["script"].as_array().expect("a script")[..] else { panic!("one step: {job}") };
+        let url = "https://ci.example/1";
+        let variables = [variables(&job["variables"]), vec![("CI_JOB_URL", url)]].concat();
+        place.expect_ci_step(&["sh", "-e", "-c"], step.as_str().unwrap(), &variables, url);
+    }
 }
 
 #[test]
@@ -173,15 +163,7 @@ fn jenkins() {
     let servers = pipeline.split("ZKLOCK_ZOOKEEPER = '").nth(1).and_then(|rest| rest.split('\'').next());
     let variables = [("ZKLOCK_ZOOKEEPER", servers.expect("the servers")), ("BUILD_URL", "https://ci.example/1")];
     // As Jenkins does, but for -x, which writes to stderr.
-    place.expect_ci_step(&["sh", "-e", "-c"], step, &variables);
-    assert_described_as(&place, "https://ci.example/1");
-}
-
-/// What others see while the job of a CI system deploys.
-#[track_caller]
-fn assert_described_as(place: &Place, description: &str) {
-    let status: Value = serde_json::from_slice(&fs::read(place.path("status")).expect("a file")).expect("JSON");
-    assert_eq!(status["locks"][0]["contenders"][0]["describe"], description);
+    place.expect_ci_step(&["sh", "-e", "-c"], step, &variables, "https://ci.example/1");
 }
 
 #[test]
