@@ -50,27 +50,13 @@ fn blocks() -> Vec<Block> {
 }
 
 fn blocks_of(page: &'static str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut inside = false;
-    for line in page.lines() {
-        match line.strip_prefix("```") {
-            Some(language) => {
-                inside = !inside;
-                if inside {
-                    assert!(!language.is_empty(), "a block without a language");
-                    blocks.push(Block { language, text: String::new() });
-                }
-            }
-            None if inside => {
-                let block = blocks.last_mut().expect("a block has begun");
-                block.text.push_str(line);
-                block.text.push('\n');
-            }
-            None => {}
-        }
-    }
-    assert!(!inside, "a block does not end");
-    blocks
+    let parts: Vec<_> = page.split("\n```").collect();
+    assert!(parts.len() % 2 == 1, "a block does not end");
+    let block = |part: &&'static str| {
+        let (language, text) = part.split_once('\n').expect("a block has lines");
+        Block { language, text: format!("{text}\n") }
+    };
+    parts.iter().skip(1).step_by(2).map(block).collect()
 }
 
 /// The blocks of docs/recipes.md below this heading.
