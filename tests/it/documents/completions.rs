@@ -147,10 +147,6 @@ impl Shell {
     }
 }
 
-fn completes(kind: &Kind) {
-    expect(kind, None, COMPLETED, LEFT);
-}
-
 /// Types these lines into one shell. What the completions print of their own is a fault as well.
 fn expect(kind: &Kind, servers: Option<&str>, completed: &[(&str, &str)], left: &[&str]) {
     let shell = Shell::start(kind, servers);
@@ -175,36 +171,18 @@ fn expect(kind: &Kind, servers: Option<&str>, completed: &[(&str, &str)], left: 
     assert!(wrong.is_empty() && said.is_empty(), "{}: {wrong:#?} {said:#?}", kind.name);
 }
 
-#[test]
-fn bash_completes() {
-    completes(&BASH);
-}
-
-#[test]
-fn zsh_completes() {
-    completes(&ZSH);
-}
-
-#[test]
-fn fish_completes() {
-    completes(&FISH);
-}
-
 /// Locks in ZooKeeper: one that is held and has a record beside it, one that is free, one with another below it, and names
 /// that shells would cut.
 fn with_locks() -> Scratch {
     let scratch = Scratch::new();
-    for node in ["/jobs", "/jobs/backup", "/jobs/report", "/jobs/with space", "/jobs/with:colon", "/jobs/x$(odd)"] {
-        scratch.client().create(node, b"", Node::Persistent).expect("a node can be created");
+    let create = |node: &str, kind| drop(scratch.client().create(node, b"", kind).expect("a node can be created"));
+    let jobs = ["/jobs", "/jobs/backup", "/jobs/report", "/jobs/with space", "/jobs/with:colon", "/jobs/x$(odd)"];
+    for node in jobs.into_iter().chain(["/jobs/backup.zklock.last", "/nest", "/nest/outer", "/nest/outer/inner"]) {
+        create(node, Node::Persistent);
     }
-    for node in ["/jobs/backup.zklock.last", "/nest", "/nest/outer", "/nest/outer/inner"] {
-        scratch.client().create(node, b"", Node::Persistent).expect("a node can be created");
-    }
-    for lock in ["/jobs/backup", "/nest/outer"] {
-        let contender = scratch.client().create(&format!("{lock}/mine-lock-"), b"", Node::EphemeralSequential);
-        contender.expect("a contender can be created");
-    }
-    scratch.client().create("/jobs/member", b"", Node::Ephemeral).expect("a node can be created");
+    create("/jobs/backup/mine-lock-", Node::EphemeralSequential);
+    create("/nest/outer/mine-lock-", Node::EphemeralSequential);
+    create("/jobs/member", Node::Ephemeral);
     scratch
 }
 
@@ -242,7 +220,9 @@ const NO_PATHS: &[&str] = &[
     "zklock fence /jobs/ba",
 ];
 
-fn completes_paths(kind: &Kind) {
+#[track_caller]
+fn completes(kind: &Kind) {
+    expect(kind, None, COMPLETED, LEFT);
     let scratch = with_locks();
     let servers = scratch.chroot().to_string();
     expect(kind, Some(&servers), PATHS, NO_PATHS);
@@ -257,18 +237,18 @@ fn completes_paths(kind: &Kind) {
 }
 
 #[test]
-fn bash_completes_paths() {
-    completes_paths(&BASH);
+fn bash_completes() {
+    completes(&BASH);
 }
 
 #[test]
-fn zsh_completes_paths() {
-    completes_paths(&ZSH);
+fn zsh_completes() {
+    completes(&ZSH);
 }
 
 #[test]
-fn fish_completes_paths() {
-    completes_paths(&FISH);
+fn fish_completes() {
+    completes(&FISH);
 }
 
 /// The line is as it was, and the shell goes on.
