@@ -103,17 +103,6 @@ fn message_in_the_background_stops_no_process() {
 }
 
 #[test]
-fn success_without_a_terminal_is_silent() {
-    let scratch = Scratch::new();
-    let holder = scratch.occupy_as_db3();
-    let mut job = scratch.zklock().arg(LOCK).bare_child().spawn();
-    scratch.wait_queue(2);
-    scratch.delete(&holder);
-    let output = job.wait().expect_code(0);
-    assert_eq!((output.stdout().as_str(), output.stderr().as_str()), ("ready\n", ""));
-}
-
-#[test]
 fn busy_lock_is_one_line() {
     let scratch = Scratch::new();
     let holder = scratch.occupy_as_db3();
@@ -127,19 +116,6 @@ fn busy_lock_is_one_line() {
         assert_eq!(ageless(&only_line(&output)), format!("{message}{HELD_BY_DB3}"));
     }
     scratch.delete(&holder);
-}
-
-#[test]
-fn lost_lock_is_one_line() {
-    for quiet in [&[][..], &["--quiet"]] {
-        let scratch = Scratch::new();
-        let mut job = scratch.zklock().arg(LOCK).args(quiet).child(["--wait"]).spawn();
-        job.wait_stdout("ready");
-        scratch.delete_holder();
-        let stderr = job.wait().expect_code(76).stderr();
-        assert_eq!(count_own_lines(&stderr), 1, "{stderr}");
-        assert!(stderr.contains("lost the lock /lock"), "{stderr}");
-    }
 }
 
 #[test]
@@ -158,17 +134,17 @@ fn job_log_has_start_and_end_of_a_wait() {
 }
 
 #[test]
-fn ci_variable_that_says_no() {
+fn wait_is_told_where_ci_says_yes() {
     let scratch = Scratch::new();
-    for (value, lines) in [("false", 0), ("0", 0), ("", 0), ("1", 2)] {
+    for (variable, value, lines) in [("X", "", 0), ("CI", "false", 0), ("CI", "0", 0), ("CI", "", 0), ("CI", "1", 2)] {
         let holder = scratch.occupy("");
-        let mut job = scratch.zklock().arg(LOCK).env("CI", value).bare_child().spawn();
+        let mut job = scratch.zklock().arg(LOCK).env(variable, value).bare_child().spawn();
         scratch.wait_queue(2);
         if lines > 0 {
             job.wait_stderr("waiting");
         }
         scratch.delete(&holder);
         let stderr = job.wait().expect_code(0).stderr();
-        assert_eq!(count_own_lines(&stderr), lines, "CI={value:?}\n{stderr}");
+        assert_eq!(count_own_lines(&stderr), lines, "{variable}={value:?}\n{stderr}");
     }
 }

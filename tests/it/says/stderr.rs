@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -102,12 +102,6 @@ fn closed() {
     closed(Zklock::at(servers).args(["--connect-timeout=100ms", "/lock"]).bare_child()).run().expect_code(69);
 }
 
-/// Executes a program with standard error a pipe that is full and stays full.
-const INTO_A_FULL_PIPE: &str = r#"
-    mkfifo pipe && exec 3<>pipe && dd if=/dev/zero of=pipe bs=4096 oflag=nonblock 2>dd
-    exec "$@" 2>pipe
-"#;
-
 /// The keeper is killed: the command of `holder` gets its stop signal, and is dead by the end of the lease.
 #[track_caller]
 fn lose_in_time(scratch: &Scratch, holder: &mut Running) {
@@ -124,15 +118,16 @@ fn full_pipe() {
     for options in [&GRACE[..], &["-vvv", "--kill-after", "1300ms"]] {
         let scratch = Scratch::new().with_lock();
         let job = scratch.job(&direct(), "holder", options, &["--wait"]);
-        let mut holder = job.run_by(["bash", "-c", INTO_A_FULL_PIPE, "bash"]).spawn();
+        let jam = Jam::new(&scratch);
+        let mut holder = Jam::before(job).spawn();
         holder.wait_stdout("ready");
-        assert!(scratch.read("dd").contains("Resource temporarily unavailable"), "the pipe is full");
         let mut next = scratch.queue("next", 1);
         // Each of these is worth two lines with -vvv. If each line waited for a moment, so would the loss.
         let signals = format!("for _ in {{1..100}}; do kill -34 {}; done", holder.pid());
         Zklock::bare().program("bash").args(["-c", &signals]).run().expect_code(0);
         lose_in_time(&scratch, &mut holder);
         finish(&mut next);
+        drop(jam);
         holder.wait_until_nothing_is_left();
         scratch.expect_tidy(&["holder", "next"]);
     }
@@ -194,20 +189,6 @@ fn status_line_goes_before_the_command_comes() {
     process::send(writer, Signal::SIGCONT);
     job.signal(Signal::SIGTERM);
     job.wait().expect_code(0);
-}
-
-/// A message to a file that may not grow is lost, and the signal that it causes does not reach the command.
-#[test]
-fn file_at_its_limit() {
-    let scratch = Scratch::new();
-    let log = tempfile::NamedTempFile::new().expect("a file");
-    fs::write(&log, [b'\n'; 2048]).expect("a file can be written");
-    let script = r#"ulimit -c 0; ulimit -f 1; exec "$@" 2>>"$0""#;
-    let by = ["bash".into(), "-c".into(), script.into(), log.path().as_os_str().to_owned()];
-    let mut run = scratch.zklock().args([LOCK, "-v"]).child(["--exit-on", "TERM"]).run_by(by).spawn();
-    run.wait_stdout("ready");
-    run.signal(Signal::SIGTERM);
-    assert!(!run.wait().expect_code(0).stdout().contains("XFSZ"));
 }
 
 /// A pipe that is full and stays so until it is read.
@@ -345,67 +326,45 @@ fn writer_killed() {
     assert!(output.stderr().contains("event Signal"), "{output}");
 }
 
-/// A file system in a file, mounted. When this is dropped, or the test is killed, a shell thaws and unmounts it.
-struct FileSystem {
-    directory: PathBuf,
-    shell: Child,
-}
-
-impl FileSystem {
-    /// `None` where the tests may not mount one.
-    fn mount(scratch: &Scratch) -> Option<Self> {
-        let (image, directory) = (scratch.file("image"), scratch.file("mounted"));
-        File::create(&image).and_then(|file| file.set_len(16 << 20)).expect("a file of 16 MB");
-        fs::create_dir(&directory).expect("a directory");
-        assert!(does(Command::new("/sbin/mkfs.ext4").args(["-q", "-F"]).arg(&image)), "apt-get install e2fsprogs");
-        // Its input ends with the test. `-l`: also if a process still has a file open there.
-        let script = r#"trap "" HUP INT TERM; read -r line; fsfreeze -u "$0"; umount -l "$0""#;
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script]).arg(&directory).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let shell = shell.process_group(0).spawn().expect("a shell");
-        let files = Self { directory, shell };
-        does(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&files.directory)).then_some(files)
-    }
-
-    fn freeze(&self) {
-        assert!(does(Command::new("fsfreeze").arg("-f").arg(&self.directory)));
-    }
-
-    fn thaw(&self) {
-        assert!(does(Command::new("fsfreeze").arg("-u").arg(&self.directory)));
-    }
-}
-
-impl Drop for FileSystem {
-    fn drop(&mut self) {
-        self.shell.stdin = None;
-        let _ = self.shell.wait();
-    }
-}
-
-fn does(command: &mut Command) -> bool {
-    command.stdin(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
+/// Mounts a file system, freezes it, thaws it, and unmounts it, a step for each line of its input: at once when that ends
+/// with the test. `-l`: also if a process still has a file open there.
+const FREEZE: &str = r#"
+    trap "" HUP INT TERM
+    cd "$0" && mkdir mounted && truncate -s 16M image && /sbin/mkfs.ext4 -q -F image || exit
+    mount -o loop image mounted || { echo refused; exit; }
+    echo mounted; read -r line; fsfreeze -f mounted; echo frozen; read -r line; fsfreeze -u mounted; echo thawed; read -r line
+    umount -l mounted
+"#;
 
 /// A write to it sleeps where no signal reaches it, although poll(2) says that it is ready.
 #[test]
 fn frozen_file_system() {
     for variable in ["X", "ZKLOCK_LOG"] {
         let scratch = Scratch::new().with_lock();
-        let Some(files) = FileSystem::mount(&scratch) else {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", FREEZE]).arg(scratch.file("")).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().expect("a shell");
+        let (mut to, from) = (shell.stdin.take().expect("a pipe"), shell.stdout.take().expect("a pipe"));
+        let mut steps = BufReader::new(from).lines();
+        let mut step = || steps.next().expect("apt-get install e2fsprogs").expect("a line");
+        if step() != "mounted" {
             return skip("a loop device");
-        };
+        }
         let job = scratch.job(&direct(), "holder", &GRACE, &["--wait"]).env(variable, "debug");
         let mut holder = job.run_by(["bash", "-c", r#"exec "$@" 2>>mounted/log"#, "bash"]).spawn();
         holder.wait_stdout("ready");
         let mut next = scratch.queue("next", 1);
-        files.freeze();
+        to.write_all(b"\n").expect("it reads");
+        assert_eq!(step(), "frozen");
         lose_in_time(&scratch, &mut holder);
         finish(&mut next);
-        files.thaw();
+        to.write_all(b"\n").expect("it reads");
+        assert_eq!(step(), "thawed");
         holder.wait_until_nothing_is_left();
         let said = scratch.read("mounted/log");
         assert!(said.contains("zklock: lost the lock /lock: the keeper process died"), "{said}");
+        drop(to);
+        shell.wait().expect("it ends");
         scratch.expect_tidy(&["holder", "next"]);
     }
 }
