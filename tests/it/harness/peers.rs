@@ -1,7 +1,7 @@
 //! Other programs that take the same lock: Curator, ZooKeeper's own recipes, kazoo.
 //!
 //! Each is a program of tests/peers/ that does as it is told by lines on its stdin. Debian's packages have what they
-//! need; scripts/test installs it. Where something is missing, tests fail and say what.
+//! need; scripts/test installs it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,17 +24,9 @@ const JARS: &str = "/usr/share/java";
 /// Has a JVM leave nothing in /tmp/hsperfdata_USER.
 const NO_FILES: &str = "-XX:-UsePerfData";
 
-/// The jars that Peer.java is compiled and run with, and their packages. What zookeeper.jar needs it names itself.
-const CLASS_PATH: [(&str, &str); 8] = [
-    ("curator-client", "libcurator-client-java"),
-    ("curator-framework", "libcurator-framework-java"),
-    ("curator-recipes", "libcurator-recipes-java"),
-    ("guava", "libguava-java"),
-    ("slf4j-api", "libslf4j-java"),
-    ("slf4j-nop", "libslf4j-java"),
-    ("zookeeper", "libzookeeper-java"),
-    ("zookeeper-recipes-lock", "libzookeeper-java"),
-];
+/// The jars that Peer.java is compiled and run with. What zookeeper.jar needs it names itself.
+const CLASS_PATH: &str =
+    "curator-client curator-framework curator-recipes guava slf4j-api slf4j-nop zookeeper zookeeper-recipes-lock";
 
 /// Debian's own Python, for which its python3-kazoo is.
 const PYTHON: &str = "/usr/bin/python3";
@@ -239,13 +231,6 @@ impl Drop for Peer {
 
 /// kazoo's program, for its arguments to be added.
 fn kazoo() -> Zklock {
-    static INSTALLED: OnceLock<()> = OnceLock::new();
-    INSTALLED.get_or_init(|| {
-        let imported = Command::new(PYTHON).args(["-c", "import kazoo.client"]).output();
-        let imported = imported.unwrap_or_else(|error| panic!("{PYTHON} ({error}): apt-get install python3-kazoo"));
-        let complaint = String::from_utf8_lossy(&imported.stderr);
-        assert!(imported.status.success(), "kazoo is missing: apt-get install python3-kazoo\n{complaint}");
-    });
     Zklock::bare().program(PYTHON).arg(sources().join("kazoo_peer.py"))
 }
 
@@ -259,12 +244,7 @@ fn java() -> Zklock {
 }
 
 fn jars() -> String {
-    let jar = |(name, package): (&str, &str)| {
-        let jar = format!("{JARS}/{name}.jar");
-        assert!(Path::new(&jar).exists(), "{jar} is missing: apt-get install {package}");
-        jar
-    };
-    CLASS_PATH.map(jar).join(":")
+    CLASS_PATH.split(' ').map(|name| format!("{JARS}/{name}.jar")).collect::<Vec<_>>().join(":")
 }
 
 /// Where the classes of Peer.java are. They are compiled when they are missing or older than it.
@@ -282,8 +262,7 @@ fn classes() -> &'static Path {
             .args(["-cp", &jars(), "-d"])
             .args([&classes, &source])
             .output();
-        let compiled =
-            compiled.unwrap_or_else(|error| panic!("cannot run javac ({error}): apt-get install default-jdk-headless"));
+        let compiled = compiled.expect("javac can be run");
         let complaint = String::from_utf8_lossy(&compiled.stderr);
         assert!(compiled.status.success(), "{} does not compile:\n{complaint}", source.display());
         classes

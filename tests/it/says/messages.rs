@@ -27,18 +27,6 @@ fn terminal_shows_place_and_holder() {
 }
 
 #[test]
-fn no_wrap_on_a_narrow_terminal() {
-    let scratch = Scratch::new();
-    let holder = scratch.occupy_as_db3();
-    let terminal = Terminal::new(40);
-    let mut job = terminal.spawn(scratch.zklock().arg(LOCK).bare_child());
-    terminal.wait("39 columns", |lines| lines == ["zklock: waiting for /lock: 2nd of 2, he"]);
-    scratch.delete(&holder);
-    job.wait().expect_code(0);
-    terminal.wait("the command's line alone", |lines| lines == ["ready"]);
-}
-
-#[test]
 fn message_that_stays_and_line_that_goes() {
     let scratch = Scratch::new();
     let holder = scratch.occupy_as_db3();
