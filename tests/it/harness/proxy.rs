@@ -18,7 +18,7 @@ use std::time::Duration;
 use nix::poll::PollFlags;
 use nix::sys::socket;
 
-use self::relay::{Connection, End, linger_never};
+use self::relay::{Connection, End, interest, is_ready, linger_never, wait_for};
 use super::frames::{Mistake, Op, Request, Wrong};
 use super::poll::{self, PATIENCE};
 use super::server;
@@ -28,7 +28,6 @@ mod relay;
 #[path = "proxy/side.rs"]
 mod side;
 
-pub(super) use self::relay::{interest, is_ready, wait_for};
 /// What happens to the bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Flow {
