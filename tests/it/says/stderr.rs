@@ -10,7 +10,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 
@@ -37,59 +36,27 @@ const TALKERS: [(i32, &[&str]); 7] = [
     (127, &["/lock", "no-such-program-anywhere"]),
 ];
 
-/// Runs each of [`TALKERS`] and a successful `zklock -vvv` with a stderr of `make_stderr`, and looks at its status;
-/// `listen` is called while it runs.
-fn run_talkers<T>(make_stderr: impl Fn() -> (Stdio, T), listen: impl Fn(T, &str)) {
+/// Each of [`TALKERS`] and a successful `zklock -vvv` ends with its status.
+#[test]
+fn without_a_reader_or_on_a_full_device() {
     let scratch = Scratch::new();
     let holder = scratch.occupy("");
     let child = child().to_str().expect("a path in UTF-8");
     let success: (i32, &[&str]) = (3, &["-vvv", "/other", child, "--exit", "3"]);
+    let without_a_reader = || Stdio::from(io::pipe().expect("a pipe").1);
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").expect("full(4)"));
     for (code, args) in TALKERS.into_iter().chain([success]) {
-        let (stderr, listener) = make_stderr();
-        let mut command = Command::new(binary());
-        command.env_clear().env("PATH", "/usr/bin:/bin").env("ZKLOCK_ZOOKEEPER", scratch.chroot().to_string());
-        command.env("ZKLOCK_CONFIG", "/dev/null");
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        let mut job = process::spawn(command, Seat::OwnSession, &[]).expect("zklock can be started");
-        let what = args.join(" ");
-        listen(listener, &what);
-        let status = poll::until(&what, || job.try_wait().expect("a child can be waited for"));
-        assert_eq!(status.code(), Some(code), "{what}");
+        for stderr in [without_a_reader(), full()] {
+            let mut command = Command::new(binary());
+            command.env_clear().env("PATH", "/usr/bin:/bin").env("ZKLOCK_ZOOKEEPER", scratch.chroot().to_string());
+            command.env("ZKLOCK_CONFIG", "/dev/null");
+            command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+            let mut job = process::spawn(command, Seat::OwnSession, &[]).expect("zklock can be started");
+            let status = poll::until(args.join(" "), || job.try_wait().expect("a child can be waited for"));
+            assert_eq!(status.code(), Some(code), "{args:?}");
+        }
     }
     scratch.delete(&holder);
-}
-
-/// A pipe takes up to 4 kB that are written at once as a whole (pipe(7)). A socket that keeps messages apart shows what
-/// was written at once.
-#[test]
-fn each_line_is_written_at_once() {
-    let message_socket = || {
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
-        let (theirs, ours) = pair.expect("a pair of sockets");
-        (theirs.into(), File::from(ours))
-    };
-    run_talkers(message_socket, |mut stderr, what| {
-        let mut message = [0; 64 * 1024];
-        let mut count = 0;
-        while let length @ 1.. = stderr.read(&mut message).expect("messages can be read") {
-            let text = String::from_utf8_lossy(&message[..length]);
-            assert_eq!(count_own_lines(&text), 1, "{what}: {text:?}");
-            count += 1;
-        }
-        assert!(count > 0, "{what}: nothing was said");
-    });
-}
-
-#[test]
-fn without_a_reader() {
-    let pipe_without_a_reader = || (io::pipe().expect("a pipe").1.into(), ());
-    run_talkers(pipe_without_a_reader, |(), _| {});
-}
-
-#[test]
-fn full_device() {
-    let full = || (File::options().write(true).open("/dev/full").expect("full(4)").into(), ());
-    run_talkers(full, |(), _| {});
 }
 
 #[test]
