@@ -7,8 +7,6 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
 use crate::harness::joblog::JobLog;
@@ -16,8 +14,7 @@ use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::rights::{AS_NOBODY, Right, as_pid_1, refused};
 use crate::harness::running::{Output, Running, finish, only_line, silent};
-use crate::harness::scratch::{LOCK, Scratch};
-use crate::harness::terminal::{CTRL_C, Terminal};
+use crate::harness::terminal::Terminal;
 use crate::harness::times::SOON;
 use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, child, copy_program};
@@ -74,7 +71,17 @@ impl Far {
         run
     }
 
-    /// The same, waiting.
+    /// A fence with the token 7 around a child that has another one below it, which writes to the log. Each ends in one
+    /// of these ways, or at once.
+    #[track_caller]
+    fn tree(&self, spawn: &str, ends: &[&str], below: &[&str]) -> Running {
+        let command = self.fence(7, &["-k", LONG]).arg(child()).args(["--name", "child"]).args(ends);
+        let run = command.args([spawn, "--"]).args(Self::logged("below", below)).spawn();
+        run.wait_stdout_all(&["below ready", "child ready"]);
+        run
+    }
+
+    /// A fence that waits.
     #[track_caller]
     fn queue(&self, name: &str, token: u64) -> Running {
         let run = self.job(name, token, &[], &["--exit-on", "TERM"]).spawn();
@@ -87,6 +94,26 @@ impl Far {
     fn expect_order(&self, order: &[&str]) {
         assert_eq!(self.log().expect_no_overlap().order(), order);
     }
+
+    /// The fence `first`, which has the token 7, stops its command `name` for a later one.
+    #[track_caller]
+    fn expect_makes_way(&self, first: &mut Running, name: &str) -> Output {
+        let mut second = self.job("second", 8, &["-k", LONG], &[]).spawn();
+        let output = expect_stopped(first);
+        silent(second.wait().expect_code(0));
+        self.expect_order(&[name, "second"]);
+        output
+    }
+
+    fn names(&self) -> Vec<OsString> {
+        let mut names: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    fn set_mode(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.file(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
 }
 
 /// Waits until a fence waits for its turn.
@@ -98,9 +125,9 @@ fn wait_waiting(run: &Running) {
 }
 
 #[track_caller]
-fn expect_stopped(run: &mut Running, later: u64) -> Output {
+fn expect_stopped(run: &mut Running) -> Output {
     let output = run.wait().expect_code(76);
-    let said = format!("zklock: a later holder has come, with the token {later} for file: stopping the command\n");
+    let said = "zklock: a later holder has come, with the token 8 for file: stopping the command\n";
     assert_eq!(output.stderr(), said, "{output}");
     output
 }
@@ -118,6 +145,8 @@ fn tokens_only_grow() {
     for token in [7, 7, 9, 4_294_967_298] {
         let output = silent(far.fence(token, &[]).args(["echo", "done"]).run().expect_code(0));
         assert_eq!((output.stdout().as_str(), far.seen()), ("done\n", format!("{token}\n")));
+        // It is replaced, not written to.
+        far.set_mode("file", 0o444);
     }
     expect_refused(far.fence(9, &[]).args(["touch", "harm"]), 4_294_967_298, 9);
     assert!(!far.file("harm").exists());
@@ -181,24 +210,6 @@ fn refused_arguments() {
     assert_eq!(fs::read_to_string(far.file("other.lock")).unwrap(), "something else\n");
 }
 
-impl Far {
-    fn names(&self) -> Vec<OsString> {
-        let mut names: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        names
-    }
-}
-
-/// It is replaced, not written to.
-#[test]
-fn a_file_that_is_read_only() {
-    let far = Far::new();
-    fs::write(far.file("file"), "3").unwrap();
-    fs::set_permissions(far.file("file"), fs::Permissions::from_mode(0o444)).unwrap();
-    silent(far.fence(4, &[]).arg("true").run().expect_code(0));
-    assert_eq!(far.seen(), "4\n");
-}
-
 #[test]
 fn exit_statuses_are_the_commands_own() {
     let far = Far::new();
@@ -207,40 +218,31 @@ fn exit_statuses_are_the_commands_own() {
     silent(killed.expect_signal(Signal::SIGKILL));
     let line = only_line(&far.fence(1, &[]).arg("./nowhere").run().expect_code(127));
     assert_eq!(line, "./nowhere: command not found");
-    fs::write(far.file("plain"), "").unwrap();
-    let line = only_line(&far.fence(1, &[]).arg("./plain").run().expect_code(126));
-    assert_eq!(line, "./plain: cannot be executed: Permission denied");
-    // Only execve(2) finds out.
-    fs::write(far.file("script"), "#!/nowhere\n").unwrap();
-    fs::set_permissions(far.file("script"), fs::Permissions::from_mode(0o755)).unwrap();
-    only_line(&far.fence(1, &[]).arg("./script").run().expect_code(127));
 }
 
 #[test]
-fn an_equal_one_waits() {
+fn an_equal_one_waits_and_a_signal_ends_the_wait() {
     let far = Far::new();
     let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
-    let mut second = far.queue("second", 7);
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut second = far.queue("second", 7);
+        second.signal(signal);
+        silent(second.wait().expect_signal(signal));
+    }
+    let mut third = far.queue("third", 7);
     let output = silent(finish(&mut first));
     assert!(!output.stdout().contains("CONT"), "it was left alone\n{output}");
-    finish(&mut second);
-    far.expect_order(&["first", "second"]);
+    finish(&mut third);
+    far.expect_order(&["first", "third"]);
 }
 
 #[test]
 fn a_higher_one_stops_a_command_and_what_it_has_started() {
     for kind in ["--spawn", "--spawn-daemon"] {
         let far = Far::new();
-        let mut first =
-            far.fence(7, &["-k", LONG]).arg(child()).args(["--name", "child", "--exit-on", "TERM", kind, "--"]);
-        first = first.args(Far::logged("below", &["--exit-on", "TERM"]));
-        let mut first = first.spawn();
-        first.wait_stdout_all(&["below ready", "child ready"]);
-        let mut second = far.job("second", 8, &[], &[]).spawn();
-        let output = expect_stopped(&mut first, 8);
+        let mut first = far.tree(kind, &["--exit-on", "TERM"], &["--exit-on", "TERM"]);
+        let output = far.expect_makes_way(&mut first, "below");
         assert!(output.stdout().contains("below signal TERM"), "{output}");
-        silent(second.wait().expect_code(0));
-        far.expect_order(&["below", "second"]);
     }
 }
 
@@ -248,43 +250,29 @@ fn a_higher_one_stops_a_command_and_what_it_has_started() {
 #[test]
 fn what_a_command_leaves_behind_is_waited_for_and_stopped() {
     let far = Far::new();
-    let mut first = far.fence(7, &["-k", LONG]).arg(child()).args(["--spawn-daemon", "--"]);
-    first = first.args(Far::logged("daemon", &["--exit-on", "TERM"]));
-    let mut first = first.spawn();
-    first.wait_stdout("daemon ready");
+    let mut first = far.tree("--spawn-daemon", &[], &["--exit-on", "TERM"]);
     poll::until("only the daemon is left", || (process::below_guard(first.pid()).len() == 1).then_some(()));
     let mut equal = far.queue("equal", 7);
     assert!(!first.has_ended());
-    let mut higher = far.job("higher", 8, &[], &[]).spawn();
-    expect_stopped(&mut first, 8);
-    silent(higher.wait().expect_code(0));
+    far.expect_makes_way(&mut first, "below");
     let line = only_line(&equal.wait().expect_code(76));
     assert!(line.starts_with("a later holder has been here: "), "{line}");
-    far.expect_order(&["daemon", "higher"]);
 }
 
+/// A command that ignores the stop signal; one that gets none; one whose fence is stopped.
 #[test]
-fn a_command_that_ignores_the_stop_signal_is_killed() {
-    for grace in ["300ms", "0"] {
+fn a_command_that_does_not_end_is_killed_and_a_fence_that_is_stopped_makes_way() {
+    for (grace, ends, is_stopped) in
+        [("300ms", &["--wait"][..], false), ("0", &["--wait"], false), (LONG, &["--exit-on", "TERM"], true)]
+    {
         let far = Far::new();
-        let mut first = far.start("first", 7, &["-k", grace], &["--wait"]);
-        let mut second = far.job("second", 8, &["-k", LONG], &[]).spawn();
-        let output = expect_stopped(&mut first, 8);
+        let mut first = far.start("first", 7, &["-k", grace], ends);
+        if is_stopped {
+            process::stop(first.pid());
+        }
+        let output = far.expect_makes_way(&mut first, "first");
         assert_eq!(output.stdout().contains("signal TERM"), grace != "0", "{output}");
-        silent(second.wait().expect_code(0));
-        far.expect_order(&["first", "second"]);
     }
-}
-
-#[test]
-fn a_fence_that_is_stopped_makes_way() {
-    let far = Far::new();
-    let mut first = far.start("first", 7, &["-k", LONG], &["--exit-on", "TERM"]);
-    process::stop(first.pid());
-    let mut second = far.job("second", 8, &[], &[]).spawn();
-    expect_stopped(&mut first, 8);
-    silent(second.wait().expect_code(0));
-    far.expect_order(&["first", "second"]);
 }
 
 /// A debugger has it.
@@ -341,15 +329,10 @@ fn the_next_one_begins_when_the_tree_of_a_killed_fence_is_gone() {
     }
     for token in [7, 8] {
         let far = Far::new();
-        let mut first =
-            far.fence(7, &["-k", LONG]).arg(child()).args(["--name", "child", "--wait", "--spawn-daemon", "--"]);
-        first = first.args(Far::logged("daemon", &["--wait"]));
-        let mut first = first.spawn();
-        first.wait_stdout_all(&["daemon ready", "child ready"]);
-        let guard = first.guard();
+        let mut first = far.tree("--spawn-daemon", &["--wait"], &["--wait"]);
         // So that there is a time in which the fence has gone, and the daemon has not. A process that is merely stopped is
         // continued by the kernel when the leader of its session dies.
-        let held = Traced::hold(guard);
+        let held = Traced::hold(first.guard());
         first.signal(Signal::SIGKILL);
         first.wait().expect_signal(Signal::SIGKILL);
         let mut second = far.job("second", token, &[], &[]).spawn();
@@ -358,26 +341,31 @@ fn the_next_one_begins_when_the_tree_of_a_killed_fence_is_gone() {
         drop(held);
         silent(second.wait().expect_code(0));
         first.wait_until_nothing_is_left();
-        far.expect_order(&["daemon", "second"]);
+        far.expect_order(&["below", "second"]);
     }
 }
 
-/// Its command has ended. The fence is stopped meanwhile, so it hears of both at once.
+/// Also when its command has ended, and the fence, which is stopped meanwhile, hears of both at once.
 #[test]
-fn guard_killed_when_the_command_has_ended() {
-    let far = Far::new();
-    let first = far.fence(7, &[]).arg(child()).args(["--name", "child", "--exit-on", "TERM", "--spawn-daemon", "--"]);
-    let mut first = first.args(Far::logged("daemon", &["--wait"])).spawn();
-    first.wait_stdout_all(&["daemon ready", "child ready"]);
-    let guard = first.guard();
-    process::stop(first.pid());
-    process::send(first.command(), Signal::SIGTERM);
-    poll::until("the end of the command", || (process::children(guard).len() == 1).then_some(()));
-    process::send(guard, Signal::SIGKILL);
-    first.signal(Signal::SIGCONT);
-    let output = first.wait_at_most(SOON).expect_code(70);
-    assert!(output.stderr().ends_with("the guard process died; killed what the command had left behind\n"), "{output}");
-    first.wait_until_nothing_is_left();
+fn guard_killed() {
+    for (has_ended, killed) in [(false, "the command"), (true, "what the command had left behind")] {
+        let far = Far::new();
+        let mut first = far.tree("--spawn-daemon", &["--exit-on", "TERM"], &["--wait"]);
+        let mut second = far.queue("second", 7);
+        let guard = first.guard();
+        if has_ended {
+            process::stop(first.pid());
+            process::send(first.command(), Signal::SIGTERM);
+            poll::until("the end of the command", || (process::children(guard).len() == 1).then_some(()));
+        }
+        process::send(guard, Signal::SIGKILL);
+        first.signal(Signal::SIGCONT);
+        let output = first.wait_at_most(SOON).expect_code(70);
+        assert!(output.stderr().ends_with(&format!("the guard process died; killed {killed}\n")), "{output}");
+        first.wait_until_nothing_is_left();
+        finish(&mut second);
+        far.expect_order(&["below", "second"]);
+    }
 }
 
 /// A later holder has come, and the command is being stopped.
@@ -391,36 +379,6 @@ fn guard_killed_while_it_makes_way() {
     first.wait().expect_code(76);
     second.wait().expect_code(0);
     far.expect_order(&["first", "second"]);
-}
-
-/// A daemon is in a session of its own, so the terminal does not signal it.
-#[test]
-fn ctrl_c_at_a_terminal_reaches_a_daemon() {
-    let far = Far::new();
-    let terminal = Terminal::new(100);
-    let words = ["--name", "child", "--exit", "3", "--spawn-daemon", "--", "--name", "daemon", "--exit-on", "INT"];
-    let mut run = terminal.spawn(far.fence(7, &[]).arg(child()).args(words));
-    terminal.wait_count("daemon ready", 1);
-    poll::until("only the daemon is left", || (process::below_guard(run.pid()).len() == 1).then_some(()));
-    terminal.press(CTRL_C);
-    terminal.wait_count("daemon signal INT", 1);
-    run.wait().expect_code(3);
-    terminal.close();
-}
-
-#[test]
-fn guard_killed() {
-    let far = Far::new();
-    let mut first = far.fence(7, &[]).arg(child()).args(["--name", "child", "--wait", "--spawn-daemon", "--"]);
-    first = first.args(Far::logged("daemon", &["--wait"]));
-    let mut first = first.spawn();
-    first.wait_stdout("daemon ready");
-    let mut second = far.queue("second", 7);
-    process::send(first.guard(), Signal::SIGKILL);
-    let output = first.wait().expect_code(70);
-    assert_eq!(output.stderr(), "zklock: internal error: the guard process died; killed the command\n", "{output}");
-    finish(&mut second);
-    far.expect_order(&["daemon", "second"]);
 }
 
 #[test]
@@ -457,20 +415,6 @@ fn signals_reach_the_command() {
 }
 
 #[test]
-fn a_signal_ends_the_wait() {
-    let far = Far::new();
-    let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let mut second = far.queue("second", 7);
-        second.signal(signal);
-        silent(second.wait().expect_signal(signal));
-    }
-    finish(&mut first);
-    silent(far.job("third", 7, &[], &[]).run().expect_code(0));
-    far.expect_order(&["first", "third"]);
-}
-
-#[test]
 fn a_person_sees_what_is_waited_for() {
     let far = Far::new();
     let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
@@ -492,10 +436,7 @@ fn another_containers_command_is_stopped() {
     let far = Far::new();
     let mut first = far.job("first", 7, &["-k", LONG], &["--exit-on", "TERM"]).run_by(as_pid_1()).spawn();
     first.wait_stdout("first ready");
-    let mut second = far.job("second", 8, &[], &[]).spawn();
-    first.wait().expect_code(76);
-    silent(second.wait().expect_code(0));
-    far.expect_order(&["first", "second"]);
+    far.expect_makes_way(&mut first, "first");
 }
 
 #[test]
@@ -504,52 +445,13 @@ fn another_users_command_is_stopped() {
         return;
     }
     let far = Far::new();
-    let open = |name: &str, mode| fs::set_permissions(far.file(name), fs::Permissions::from_mode(mode)).unwrap();
-    open("", 0o777);
+    far.set_mode("", 0o777);
     let mut first = far.start("first", 7, &["-k", LONG], &["--exit-on", "TERM"]);
-    open("file.lock", 0o666);
+    far.set_mode("file.lock", 0o666);
     // Where others may not go, they find a copy.
     let copy = far.file("zklock");
     copy_program(binary(), &copy);
     let mut second = far.fence(8, &[]).arg("true").program(&copy).run_by(AS_NOBODY).spawn();
-    expect_stopped(&mut first, 8);
+    expect_stopped(&mut first);
     silent(second.wait().expect_code(0));
-}
-
-/// Two holders whose commands have work done where zklock does not reach: by a process that does what it is told, as sshd
-/// does.
-#[test]
-fn the_late_work_of_a_holder_that_has_lost_its_lock() {
-    let scratch = Scratch::new().with_lock();
-    let orders = scratch.file("orders");
-    mkfifo(&orders, Mode::from_bits_truncate(0o600)).unwrap();
-    let script = r#"exec <>orders
-        while read -r token name; do
-            "$0" fence --token "$token" -k 50s file "$1" --name "$name" --log log --beat --exit-on TERM &
-        done"#;
-    let far = Zklock::bare().program("sh").directory(scratch.file(""));
-    let mut far = far.args(["-c", script]).arg(binary()).arg(child()).spawn();
-    let holder = |name: &str| {
-        let script = r#"echo "$ZKLOCK_TOKEN $0" >orders && echo "$ZKLOCK_TOKEN" && exec "$1" --exit-on TERM"#;
-        scratch.zklock().args([LOCK, "--", "sh", "-c", script, name]).arg(child()).spawn()
-    };
-    let mut first = holder("first");
-    first.wait_stdout("ready");
-    far.wait_stdout("first ready");
-    let mut second = holder("second");
-    scratch.wait_queue(2);
-    scratch.delete_holder();
-    first.wait().expect_code(76);
-    second.wait_stdout("ready");
-    // The first one's work went on after its end, until the second one's came.
-    far.wait_stdout("first signal TERM");
-    far.wait_stdout("second ready");
-    let token = |run: &Running| run.stdout().lines().next().expect("a token").to_owned();
-    let (lower, higher) = (token(&first), token(&second));
-    fs::write(&orders, format!("{lower} late\n")).unwrap();
-    far.wait_stderr(&format!("a later holder has been here: file has seen the token {higher}, and ours is {lower};"));
-    finish(&mut second);
-    scratch.wait_queue(0);
-    assert_eq!(scratch.log().expect_no_overlap().order(), ["first", "second"]);
-    far.end();
 }

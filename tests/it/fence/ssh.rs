@@ -10,7 +10,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::running::Running;
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::sshd::Sshd;
-use crate::harness::zklock::{binary, child};
+use crate::harness::zklock::{Zklock, binary, child};
 
 /// A holder whose command works at the other end of an `ssh` through this port, as in the README. What is said there goes
 /// to a file.
@@ -48,6 +48,8 @@ fn goes_on_until_the_next_comes(cut: fn(&Scratch, &Proxy, &mut Running)) {
     let token = second.stdout();
     wait_said(&scratch, &format!("a later holder has come, with the token {} for file", token.trim_end()));
     wait_said(&scratch, "first signal TERM");
+    let late = Zklock::bare().directory(scratch.file("")).args(["fence", "--token", first.stdout().trim_end()]);
+    late.args(["file", "true"]).run().expect_code(76);
     scratch.touch("end");
     second.wait().expect_code(0);
     scratch.expect_tidy(&["first", "second"]);
