@@ -9,8 +9,6 @@ use crate::harness::moment::Moment;
 use crate::harness::process;
 use crate::harness::running::{Output, Running, finish};
 use crate::harness::scratch::{LASTING, Scratch, direct};
-use crate::harness::server::Server;
-use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::times::{AT_ONCE, SHORT_SESSION};
 use crate::harness::zklock::child;
 
@@ -67,31 +65,9 @@ fn run_when_nothing_is_left_of_the_command() {
 }
 
 #[test]
-fn run_while_the_servers_are_silent() {
-    let server = Server::start();
-    let scratch = Scratch::on(server.chroot()).with_lock();
-    let options = ["--on-lost", &after("--exit 5")];
-    let mut run = scratch.start(&server.address(), "holder", &options, &["--exit-on", "TERM"]);
-    run.wait_stdout("holder ready");
-    server.freeze();
-    let output = expect_after(&scratch, &mut run);
-    assert!(output.stderr().contains("ZooKeeper has not answered"), "{output}");
-    server.thaw();
-}
-
-#[test]
-fn run_after_max_run_and_for_descendants() {
+fn run_for_descendants() {
     let scratch = Scratch::new().with_lock();
-    let after = after("");
-    let options = ["--session-timeout", "60", "-k", "15", "--max-run", "3", "--on-lost", &after];
-    let mut run = scratch.hold_with(&options, &["--wait"]);
-    run.wait_stdout("holder signal TERM");
-    scratch.delete_holder();
-    run.wait().expect_code(76);
-    assert_eq!(scratch.log().order(), ["holder", "after"]);
-
-    let scratch = Scratch::new().with_lock();
-    let mut run = left_behind(&scratch, &["--wait-descendants", "--on-lost", &after], &[]);
+    let mut run = left_behind(&scratch, &["--wait-descendants", "--on-lost", &after("")], &[]);
     scratch.delete_holder();
     expect_after(&scratch, &mut run);
     assert!(scratch.last_alive("daemon") < scratch.begin("after"));
@@ -123,9 +99,9 @@ fn not_run_without_a_loss() {
 }
 
 #[test]
-fn does_not_delay_the_release() {
+fn does_not_delay_the_release_and_gets_each_signal_once() {
     let scratch = Scratch::new().with_lock();
-    let mut run = with_after(&scratch, &[], &after("--until end"));
+    let mut run = with_after(&scratch, &[], &after("--exit-on TERM"));
     let mut next = scratch.queue("next", 1);
     scratch.delete_holder();
     run.wait_stdout("after ready");
@@ -133,16 +109,18 @@ fn does_not_delay_the_release() {
     // Longer than any lease of the lock that was lost.
     scratch.wait_alive_at("after", Moment::now().after(SHORT_SESSION + Duration::from_secs(1)));
     assert!(!run.has_ended());
-    scratch.touch("end");
-    expect_after(&scratch, &mut run);
-    assert!(scratch.log().runs().iter().all(|run| run.name != "after" || run.ended), "it was not killed");
+    run.signal(Signal::SIGUSR1);
+    run.wait_stdout("after signal USR1");
+    run.signal(Signal::SIGTERM);
+    let output = expect_after(&scratch, &mut run).stdout();
+    assert!(output.ends_with("after ready\nafter signal USR1\nafter signal TERM\n"), "{output}");
     finish(&mut next);
 }
 
 #[test]
 fn does_not_wait_for_the_release() {
     let (scratch, proxy) = Scratch::proxied();
-    let on_lost = after("");
+    let on_lost = after("--exit 5");
     let mut run = scratch.start(&proxy.address(), "holder", &["-k", "0", "--on-lost", &on_lost], &["--wait"]);
     run.wait_stdout("holder ready");
     proxy.hold();
@@ -150,19 +128,6 @@ fn does_not_wait_for_the_release() {
     scratch.begin("after").expect_within(AT_ONCE, scratch.last_alive("holder"), "it begins at once");
     // The node goes with the session.
     scratch.wait_queue(0);
-}
-
-#[test]
-fn signals_reach_it_once() {
-    let scratch = Scratch::new().with_lock();
-    let mut run = with_after(&scratch, &[], &after("--exit-on TERM"));
-    scratch.delete_holder();
-    run.wait_stdout("after ready");
-    run.signal(Signal::SIGUSR1);
-    run.wait_stdout("after signal USR1");
-    run.signal(Signal::SIGTERM);
-    let output = expect_after(&scratch, &mut run).stdout();
-    assert!(output.ends_with("after ready\nafter signal USR1\nafter signal TERM\n"), "{output}");
 }
 
 #[test]
@@ -192,19 +157,4 @@ fn missing_shell_is_one_line() {
     assert!(lines[0].contains("lost the lock"), "{output}");
     assert!(lines[1].starts_with("zklock: --on-lost: /no/such/shell: No such file"), "{output}");
     assert_eq!(lines.len(), 2, "{output}");
-}
-
-#[test]
-fn ctrl_c_reaches_it_once() {
-    let scratch = Scratch::new().with_lock();
-    let terminal = Terminal::new(80);
-    let job = scratch.job(&direct(), "holder", &["--on-lost", &after("--exit-on INT")], &["--wait"]);
-    let mut run = terminal.spawn(job);
-    terminal.wait_count("holder ready", 1);
-    scratch.delete_holder();
-    terminal.wait_count("after ready", 1);
-    terminal.press(CTRL_C);
-    terminal.wait_count("after signal INT", 1);
-    run.wait().expect_code(76);
-    assert_eq!(terminal.lines().iter().filter(|line| line.contains("after signal")).count(), 1, "{terminal:?}");
 }

@@ -2,13 +2,11 @@
 
 use nix::unistd::Pid;
 
-use crate::harness::fault::NO_ANSWER;
 use crate::harness::joblog::JobLog;
-use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
-use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
+use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::zklock::{Zklock, child};
 
 /// A command with descendants of every kind that is hard to stop, seven processes that write to a log, and a shell.
@@ -59,18 +57,4 @@ fn stopped_when_the_servers_fall_silent() {
     assert!(ended_itself(&log, "right"), "TERM comes before SIGKILL");
     assert!(!ended_itself(&log, "last"));
     scratch.wait_queue(0);
-}
-
-#[test]
-fn daemon_dies_when_the_lock_is_lost() {
-    let (scratch, proxy) = Scratch::proxied();
-    let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
-    let mut holder = scratch.start(&proxy.address(), "holder", &GRACE, &daemon);
-    for _ in ["the command", "what is between", "the daemon"] {
-        holder.wait_stdout(" ready");
-    }
-    let mut next = scratch.queue("next", 1);
-    proxy.hold();
-    let output = scratch.expect_handover(&mut holder, &mut next, Moment::now(), NO_ANSWER);
-    assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
 }

@@ -5,11 +5,10 @@ use nix::sys::signal::Signal;
 use crate::harness::daemon::{LEAVES_DAEMON, left_behind, wait_until_reaped};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
-use crate::harness::process;
 use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LASTING, Scratch, direct};
 use crate::harness::server::Server;
-use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
 
 /// A daemon, and a child in the command's process group, which the kernel would kill if that were not called off.
@@ -59,15 +58,6 @@ fn daemon_holds_the_lock() {
 }
 
 #[test]
-fn none_take_no_time() {
-    let scratch = Scratch::new().with_lock();
-    let mut run = scratch.hold_with(&["--wait-descendants"], &["--die-of", "USR1"]);
-    let output = run.wait().expect_signal(Signal::SIGUSR1);
-    assert_eq!(output.stderr(), "", "{output}");
-    scratch.expect_tidy(&["holder"]);
-}
-
-#[test]
 fn each_signal_reaches_them_once() {
     let scratch = Scratch::new().with_lock();
     let mut holder = left_behind(&scratch, &["--wait-descendants"], &[]);
@@ -78,17 +68,6 @@ fn each_signal_reaches_them_once() {
     scratch.touch("end");
     let output = holder.wait().expect_code(3);
     assert_eq!(output.stdout().matches("daemon signal").count(), 4, "{output}");
-    scratch.wait_queue(0);
-}
-
-#[test]
-fn killed_when_the_lock_is_lost() {
-    let scratch = Scratch::new().with_lock();
-    let mut holder = left_behind(&scratch, &["--wait-descendants"], &[]);
-    scratch.delete_holder();
-    let output = holder.wait().expect_code(76);
-    assert!(output.stderr().contains("its node was deleted"), "{output}");
-    holder.wait_until_nothing_is_left();
     scratch.wait_queue(0);
 }
 
@@ -139,33 +118,5 @@ fn ctrl_c_at_a_terminal_reaches_a_daemon() {
     terminal.wait_count("left signal INT", 1);
     terminal.wait_count("ended 3", 1);
     shell.wait().expect_code(0);
-    scratch.wait_queue(0);
-}
-
-#[test]
-fn ctrl_z_at_a_terminal() {
-    let scratch = Scratch::new().with_lock();
-    let terminal = Terminal::new(80);
-    let child = ["--spawn", "--", "--name", "left", "--default", "TSTP,CONT", "--exit-on", "INT"];
-    let job = scratch.job(&direct(), "holder", &[&LASTING[..], &["--wait-descendants"]].concat(), &child);
-    // A shell that waits for a line when its job has stopped, and continues it.
-    let mut shell = terminal.spawn_by(r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#, job);
-    terminal.wait_count("left ready", 1);
-    wait_until_reaped(&scratch);
-    terminal.press(CTRL_Z);
-    terminal.wait_count("stopped", 1);
-    assert_eq!(scratch.contenders().len(), 1);
-    let left = poll::until("what is left is stopped", || {
-        let is_left = |process: &process::Process| process.session == shell.pid() && process.name == "child";
-        process::all().into_iter().find(|process| is_left(process) && process.state == 'T')
-    });
-    terminal.enter("");
-    // The shell has given the terminal to its job when it continues it.
-    poll::until("it goes on", || process::look(left.pid).filter(|process| process.state != 'T'));
-    terminal.press(CTRL_C);
-    terminal.wait_count("left signal INT", 1);
-    terminal.wait_count("ended 0", 1);
-    shell.wait().expect_code(0);
-    assert_eq!(terminal.lines().iter().filter(|line| line.contains("left signal")).count(), 1, "{terminal:?}");
     scratch.wait_queue(0);
 }
