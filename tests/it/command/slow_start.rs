@@ -13,14 +13,12 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::running::{Output, Running, finish};
+use crate::harness::running::finish;
 use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
-use crate::harness::terminal::{CTRL_C, Terminal};
 
 /// fcntl(2): which signal tells of an attempt. libc has no name for it.
 const F_SETSIG: i32 = 10;
@@ -70,29 +68,17 @@ impl Slow {
     }
 }
 
-/// The child that tries to execute the program.
-#[track_caller]
-fn attempt(job: &Running) -> Pid {
-    let children = process::below_guard(job.pid());
-    children.first().unwrap_or_else(|| panic!("no attempt\n{job}")).pid
-}
-
-#[track_caller]
-fn expect_never_ran(output: Output) {
-    assert!(output.stdout().is_empty(), "{output}");
-}
-
-/// The lock is lost while the program is being opened. `stopped`: by then the supervisor cannot do anything.
-fn lose(stopped: bool) {
+/// The supervisor cannot do anything meanwhile.
+#[test]
+fn lock_lost_and_supervisor_stopped() {
     let (scratch, proxy) = Scratch::proxied();
     let slow = Slow::new();
     let mut holder = scratch.program(&proxy.address(), &[], &slow.path()).spawn();
     slow.wait_tried();
-    let attempt = attempt(&holder);
+    // The child that tries to execute the program.
+    let attempt = process::below_guard(holder.pid()).first().expect("an attempt").pid;
     let mut next = scratch.queue("next", 1);
-    if stopped {
-        process::stop(holder.pid());
-    }
+    process::stop(holder.pid());
     proxy.hold();
     next.wait_stdout("ready");
     let state = process::look(attempt).map(|process| process.state);
@@ -100,60 +86,26 @@ fn lose(stopped: bool) {
     holder.signal(Signal::SIGCONT);
     let output = holder.wait().expect_code(76);
     assert!(output.stderr().starts_with(&format!("zklock: lost the lock {LOCK}: ")), "{output}");
-    expect_never_ran(output);
+    assert!(output.stdout().is_empty(), "{output}");
     finish(&mut next);
     scratch.expect_tidy(&["next"]);
 }
 
 #[test]
-fn lock_lost() {
-    lose(false);
-}
-
-#[test]
-fn lock_lost_and_supervisor_stopped() {
-    lose(true);
-}
-
-/// The run ends long before the program could be executed.
-#[track_caller]
-fn expect_over(job: &mut Running) -> Output {
-    let output = job.wait();
-    assert!(job.elapsed() < Slow::limit(), "{output}");
-    output
-}
-
-#[test]
-fn signal() {
-    let scratch = Scratch::new().with_lock();
-    let slow = Slow::new();
-    let mut job = scratch.program(&direct(), &LASTING, &slow.path()).spawn();
-    slow.wait_tried();
-    job.signal(Signal::SIGTERM);
-    expect_never_ran(expect_over(&mut job).expect_signal(Signal::SIGTERM));
-    scratch.expect_tidy(&[]);
-}
-
-#[test]
-fn ctrl_c() {
-    let scratch = Scratch::new().with_lock();
-    let slow = Slow::new();
-    let terminal = Terminal::new(80);
-    let mut job = terminal.spawn(scratch.program(&direct(), &LASTING, &slow.path()));
-    slow.wait_tried();
-    terminal.press(CTRL_C);
-    expect_over(&mut job).expect_signal(Signal::SIGINT);
-    terminal.wait("an empty screen", <[String]>::is_empty);
-    scratch.expect_tidy(&[]);
-}
-
-#[test]
-fn max_run() {
-    let scratch = Scratch::new().with_lock();
-    let slow = Slow::new();
-    let options = [&LASTING[..], &["--max-run", "5s"]].concat();
-    let mut job = scratch.program(&direct(), &options, &slow.path()).spawn();
-    slow.wait_tried();
-    expect_never_ran(expect_over(&mut job).expect_code(124));
-    scratch.expect_tidy(&[]);
+fn signal_or_max_run_ends_it() {
+    for max_run in ["1h", "5s"] {
+        let scratch = Scratch::new().with_lock();
+        let slow = Slow::new();
+        let options = [&LASTING[..], &["--max-run", max_run]].concat();
+        let mut job = scratch.program(&direct(), &options, &slow.path()).spawn();
+        slow.wait_tried();
+        if max_run == "1h" {
+            job.signal(Signal::SIGTERM);
+        }
+        let output = job.wait();
+        // Long before the program could be executed.
+        assert!(job.elapsed() < Slow::limit() && output.stdout().is_empty(), "{output}");
+        drop(if max_run == "1h" { output.expect_signal(Signal::SIGTERM) } else { output.expect_code(124) });
+        scratch.expect_tidy(&[]);
+    }
 }
