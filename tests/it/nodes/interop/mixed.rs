@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::harness::client::Kind;
-use crate::harness::counter;
 use crate::harness::peers::{Peer, Recipe};
 use crate::harness::running::{Running, count_own_lines, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch, direct};
@@ -29,10 +28,8 @@ fn seen_by_all(scratch: &Scratch) -> Zklock {
 #[test]
 fn all_dialects_wait_both_ways() {
     let scratch = Scratch::new();
-    for recipe in [Recipe::CuratorReader, Recipe::KazooReader].into_iter().chain(WRITERS) {
-        if recipe.needs_newer_servers() {
-            continue;
-        }
+    let all = [Recipe::CuratorReader, Recipe::KazooReader].into_iter().chain(WRITERS);
+    for recipe in all.filter(|recipe| !recipe.needs_newer_servers()) {
         let mut peer = Peer::start(&scratch, recipe);
         let mut holder = seen_by_all(&scratch).child(scratch.logged("holder")).spawn();
         holder.wait_stdout("ready");
@@ -121,70 +118,22 @@ fn crowd_of_every_kind() {
     }
 }
 
-/// Curator sorts the whole names of kazoo's nodes among the sequence numbers of its own. A large number might sort
-/// after the kazoo name of a later contender of ours; then the two would wait for each other.
-#[test]
-fn large_sequence_numbers() {
-    if Recipe::CuratorMutex.needs_newer_servers() {
-        return;
-    }
-    let (_server, scratch) = counter::standing_at(2_000_000_000);
-    let mut holder = seen_by_all(&scratch).child(scratch.logged("holder")).spawn();
-    holder.wait_stdout("ready");
-    let mut peer = Peer::start(&scratch, Recipe::CuratorMutex);
-    peer.queue();
-    scratch.wait_queue(4);
-    let mut waiter = seen_by_all(&scratch).child(scratch.logged("waiter")).spawn();
-    scratch.wait_queue(7);
-    silent(finish(&mut holder));
-    peer.expect_acquired();
-    peer.release();
-    waiter.wait_stdout("ready");
-    silent(finish(&mut waiter));
-    scratch.log().expect_no_overlap();
-}
-
 // Clients that would not see us.
 
-/// Without `--dialect`, beside a client that does not read the names of the default one.
+/// The dialects that are given, and those that are advised. Without any, a client that does not read the names of the
+/// default one is refused.
 #[test]
-fn missing_dialect_is_refused_with_advice() {
-    for (recipe, advice) in [
-        (Recipe::CuratorReader, "--dialect curator,curator-rw"),
-        (Recipe::CuratorWriter, "--dialect curator,curator-rw"),
-        (Recipe::KazooLock, "--dialect curator,kazoo"),
-        (Recipe::KazooReader, "--dialect curator,kazoo"),
-        // Its nodes do not tell that it sees ours.
-        (Recipe::KazooLockBesideCurator, "--dialect curator,kazoo"),
-    ] {
-        if recipe.needs_newer_servers() {
-            continue;
-        }
-        let scratch = Scratch::new();
-        let mut peer = Peer::start(&scratch, recipe);
-        peer.acquire();
-        let output = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
-        assert!(only_line(&output).ends_with(advice), "{recipe:?}\n{output}");
-        assert_eq!(scratch.client().children(LOCK).len(), 1);
-        // As advised.
-        let dialect: Vec<&str> = advice.split(' ').collect();
-        scratch.zklock().args(dialect).args(["-n", LOCK, "true"]).run().expect_code(75);
-        peer.release();
-    }
-}
-
-/// A dialect that was asked for, beside a client of another one.
-#[test]
-fn the_wrong_dialect_is_refused_too() {
-    for (recipe, dialect) in [
-        (Recipe::CuratorMutex, "kazoo"),
-        (Recipe::CuratorMutex, "curator-rw"),
-        (Recipe::WriteLock, "kazoo"),
-        (Recipe::CuratorWriter, "curator"),
-        (Recipe::CuratorReader, "kazoo"),
+fn wrong_dialect_is_refused_with_advice() {
+    for (recipe, cases) in [
+        (Recipe::CuratorMutex, &[("kazoo", "curator,kazoo"), ("curator-rw", "curator,curator-rw")][..]),
+        (Recipe::WriteLock, &[("kazoo", "curator,kazoo")]),
+        (Recipe::CuratorReader, &[("", "curator,curator-rw"), ("kazoo", "curator-rw,kazoo")]),
+        (Recipe::CuratorWriter, &[("", "curator,curator-rw"), ("curator", "curator,curator-rw")]),
         // Only `curator` says that kazoo has been told to read other names.
-        (Recipe::KazooLock, "curator-rw"),
-        (Recipe::KazooReader, "curator-rw"),
+        (Recipe::KazooLock, &[("", "curator,kazoo"), ("curator-rw", "curator-rw,kazoo")]),
+        (Recipe::KazooReader, &[("", "curator,kazoo"), ("curator-rw", "curator-rw,kazoo")]),
+        // Its nodes do not tell that it sees ours.
+        (Recipe::KazooLockBesideCurator, &[("", "curator,kazoo")]),
     ] {
         if recipe.needs_newer_servers() {
             continue;
@@ -192,50 +141,18 @@ fn the_wrong_dialect_is_refused_too() {
         let scratch = Scratch::new();
         let mut peer = Peer::start(&scratch, recipe);
         peer.acquire();
-        let output = scratch.zklock().args(["--dialect", dialect, LOCK, "true"]).run().expect_code(78);
-        assert!(only_line(&output).contains(dialect), "{output}");
-        peer.release();
-    }
-}
-
-/// Runs of zklock itself with different dialects do not all see each other either.
-#[test]
-fn other_dialects_of_zklock_are_refused() {
-    let scratch = Scratch::new();
-    let mut holder = scratch.zklock().args([LOCK, "--dialect", "kazoo"]).child(scratch.logged("holder")).spawn();
-    holder.wait_stdout("ready");
-    scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
-    scratch.zklock().args(["--dialect", "kazoo,curator", "-n", LOCK, "true"]).run().expect_code(75);
-    silent(finish(&mut holder));
-
-    let mut holder = scratch.hold();
-    for dialect in ["kazoo", "curator-rw"] {
-        scratch.zklock().args(["--dialect", dialect, LOCK, "true"]).run().expect_code(78);
-    }
-    silent(finish(&mut holder));
-}
-
-/// A holder is named by the words that it stored, if it stored any.
-#[test]
-fn a_holder_of_another_kind_is_named() {
-    // Curator stores the address to which the machine's name resolves, whatever it is, or nothing if there is none. A
-    // WriteLock stores no words.
-    for recipe in
-        [Recipe::CuratorMutex, Recipe::CuratorWriter, Recipe::WriteLock, Recipe::KazooLock, Recipe::KazooWriter]
-    {
-        if recipe.needs_newer_servers() {
-            continue;
+        for (given, advice) in cases {
+            let dialect = if given.is_empty() { vec![] } else { vec!["--dialect", given] };
+            let output = scratch.zklock().args(dialect).args([LOCK, "true"]).run().expect_code(78);
+            assert!(
+                only_line(&output).ends_with(&format!("--dialect {advice}")),
+                "{recipe:?}, {given}
+{output}"
+            );
+            assert_eq!(scratch.client().children(LOCK).len(), 1);
+            // As advised.
+            scratch.zklock().args(["--dialect", advice, "-n", LOCK, "true"]).run().expect_code(75);
         }
-        let scratch = Scratch::new();
-        let mut peer = Peer::start(&scratch, recipe);
-        peer.acquire();
-        let output = beside(&scratch, recipe).arg("-n").bare_child().run().expect_code(75);
-        let node = &scratch.wait_queue(1)[0];
-        let (data, _) = scratch.client().get(&format!("{LOCK}/{node}")).unwrap();
-        let is_curator = matches!(recipe, Recipe::CuratorMutex | Recipe::CuratorWriter);
-        let is_nameless = recipe == Recipe::WriteLock || is_curator && data.is_empty();
-        let words = if is_nameless { node.clone() } else { String::from_utf8(data).unwrap() };
-        assert!(words.len() > 6 && only_line(&output).ends_with(&format!(" held by {words}")), "{words:?}\n{output}");
         peer.release();
     }
 }

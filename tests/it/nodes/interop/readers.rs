@@ -12,10 +12,20 @@ use crate::harness::times::CROWD_LIMIT;
 struct Library {
     reader: Recipe,
     writer: Recipe,
+    /// How many of the 15 in a crowd of its own read.
+    readers: usize,
 }
 
-const CURATOR: Library = Library { reader: Recipe::CuratorReader, writer: Recipe::CuratorWriter };
-const KAZOO: Library = Library { reader: Recipe::KazooReader, writer: Recipe::KazooWriter };
+impl Library {
+    fn needs_newer_servers(self) -> bool {
+        self.reader.needs_newer_servers()
+    }
+}
+
+const CURATOR: Library = Library { reader: Recipe::CuratorReader, writer: Recipe::CuratorWriter, readers: 10 };
+/// Without readers in its crowd: before 2.9, one that waits looks at the last writer, not the one before it, so it and a
+/// later writer can wait for each other (python-zk/kazoo#649).
+const KAZOO: Library = Library { reader: Recipe::KazooReader, writer: Recipe::KazooWriter, readers: 0 };
 
 /// Whether a run has a reader's name.
 fn reads(run: &Run) -> bool {
@@ -36,9 +46,6 @@ fn queue(scratch: &Scratch, library: Library, name: &str, length: usize) -> Runn
 }
 
 fn readers_hold_together(library: Library) {
-    if library.reader.needs_newer_servers() {
-        return;
-    }
     let scratch = Scratch::new();
     let mut peer = Peer::start(&scratch, library.reader);
     peer.acquire();
@@ -61,9 +68,6 @@ fn readers_hold_together(library: Library) {
 }
 
 fn a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers(library: Library) {
-    if library.reader.needs_newer_servers() {
-        return;
-    }
     let scratch = Scratch::new();
     let [mut early, mut late] = [(); 2].map(|()| Peer::start(&scratch, library.reader));
     let mut last = Peer::start(&scratch, library.writer);
@@ -100,39 +104,16 @@ fn a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_reade
     scratch.log().expect_apart(must_not);
 }
 
-#[test]
-fn curators_readers_hold_together_with_ours() {
-    readers_hold_together(CURATOR);
-}
-
-#[test]
-fn kazoos_readers_hold_together_with_ours() {
-    readers_hold_together(KAZOO);
-}
-
-#[test]
-fn curators_readers_start_after_the_writer() {
-    a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers(CURATOR);
-}
-
-#[test]
-fn kazoos_readers_start_after_the_writer() {
-    a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers(KAZOO);
-}
-
 /// Half of them zklock, and of each half some read and some write.
-fn shares_with_a_crowd(library: Library, readers: usize) {
-    if library.reader.needs_newer_servers() {
-        return;
-    }
+fn shares_with_a_crowd(library: Library) {
     const SIZE: usize = 15;
     const TURNS: usize = 75;
     let scratch = Scratch::new();
     let mut writing = Peer::start(&scratch, library.writer);
     let mut reading = Peer::start(&scratch, library.reader);
-    let reads = TURNS * readers / SIZE;
-    writing.crowd(SIZE - readers, TURNS - reads);
-    reading.crowd(readers, reads);
+    let reads = TURNS * library.readers / SIZE;
+    writing.crowd(SIZE - library.readers, TURNS - reads);
+    reading.crowd(library.readers, reads);
     let shell = |n: usize| {
         let (mode, name) = if n.is_multiple_of(3) { ("--exclusive", "writer") } else { ("--shared", "reader") };
         take_turns(&scratch, beside(&scratch, library.writer).arg(mode), name, TURNS / SIZE)
@@ -148,14 +129,9 @@ fn shares_with_a_crowd(library: Library, readers: usize) {
     assert_eq!((log.count(library.reader.word()), log.count(library.writer.word())), (reads, TURNS - reads));
 }
 
-#[test]
-fn crowd_of_curators_readers_and_writers() {
-    shares_with_a_crowd(CURATOR, 10);
-}
-
-/// Without readers of kazoo: before 2.9, one that waits looks at the last writer, not the one before it, so it and a
-/// later writer can wait for each other (python-zk/kazoo#649).
-#[test]
-fn crowd_of_kazoos_writers() {
-    shares_with_a_crowd(KAZOO, 0);
+of_peers! {
+    [readers_hold_together a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers
+        shares_with_a_crowd]
+    curator CURATOR;
+    kazoo KAZOO;
 }
