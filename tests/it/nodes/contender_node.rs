@@ -5,26 +5,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::client::sequence;
 use crate::harness::poll;
 use crate::harness::running::{finish, silent};
 use crate::harness::scratch::{LOCK, Scratch};
-
-#[test]
-fn name_has_the_session_and_curators_shape() {
-    let scratch = Scratch::new();
-    let mut holder = scratch.hold();
-    let node = scratch.wait_queue(1).remove(0);
-    let (_, stat) = scratch.client().get(&format!("{LOCK}/{node}")).unwrap();
-    let uuid = node.strip_prefix("_c_").and_then(|rest| rest.strip_suffix("-lock-0000000000")).unwrap();
-    let groups: Vec<usize> = uuid.split('-').map(str::len).collect();
-    assert_eq!(groups, [8, 4, 4, 4, 12], "{node}");
-    let digits = uuid.replace('-', "");
-    assert!(digits.chars().all(|digit| matches!(digit, '0'..='9' | 'a'..='f')), "{node}");
-    assert_eq!(digits[..16], format!("{:016x}", stat.owner));
-    assert_eq!(sequence(&node), Some(0));
-    finish(&mut holder);
-}
 
 #[test]
 fn data_tells_who_holds_since_when() {

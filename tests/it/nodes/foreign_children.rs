@@ -17,38 +17,8 @@ use crate::harness::zklock::binary;
 const MOST_DATA: usize = 0xf_ffff - 256;
 
 /// Names that look a little like contenders' names, or like nothing at all.
-const NAMES: [&str; 30] = [
-    "config",
-    ".x",
-    ".lock-0000000000",
-    "lock-",
-    "-lock-",
-    "x-",
-    "x--",
-    "x-1",
-    "0000000000",
-    "lock-000000000",
-    "lock-00000000000",
-    "lock-2147483648",
-    "lock-9999999999",
-    "lock--000000000",
-    "lock-+000000001",
-    "lock-0x00000000",
-    "lock-٠٠٠٠٠٠٠٠٠٠",
-    "LOCK-0000000000",
-    "_c_",
-    "_c_-lock-1",
-    "_c_00000000-0000-0000-0000-000000000000",
-    "_c_00000000-0000-0000-0000-000000000000-latch-000000000",
-    "__lock__",
-    "__WRIT__000000000",
-    "%s%n%d",
-    "a b\u{a0}c\u{3000}",
-    "\"'`$(reboot)\\",
-    "…ünï漢",
-    "locks",
-    "lease-5",
-];
+const NAMES: [&str; 10] =
+    ["config", ".x", "lock-", "x-1", "lock-9999999999", "__lock__", "%s%n%d", "\"'`$(reboot)\\", "…ünï漢", "lease-5"];
 
 /// With all of these children below the lock, zklock takes it at once and leaves them alone.
 #[test]
@@ -112,12 +82,7 @@ fn list_of_eight_megabytes() {
     let mut holder = scratch.hold();
     let busy = scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
     assert!(busy.stderr.len() < 1000, "{}", busy.stderr.len());
-    let mut waiter = scratch.zklock().arg(LOCK).child(scratch.logged("waiter")).spawn();
-    scratch.wait_queue(10);
     finish(&mut holder);
-    waiter.wait_stdout("ready");
-    finish(&mut waiter);
-    scratch.log().expect_no_overlap();
 }
 
 /// Meanwhile nothing else is heard from the server, not even an answer to a ping.
@@ -146,31 +111,16 @@ fn list_that_takes_longer_than_the_session_timeout() {
     silent(finish(&mut job));
 }
 
-/// Data of a holder, which is read to tell who it is.
-fn ugly_data() -> Vec<Vec<u8>> {
-    let filled = |byte: u8| vec![byte; MOST_DATA];
-    vec![
-        Vec::new(),
-        filled(0),
-        filled(b'a'),
-        filled(b'['),
-        filled(0xc3),
-        b"\xff\xfe\0".to_vec(),
-        b"{\"v\":1,\"host\":\"\x1b[2J\",\"pid\":-1}".to_vec(),
-        b"{\"host\":\"db\\u001b]0;x\\u0007\",\"describe\":\"\\u202e\\n\\n\"}".to_vec(),
-        b"{\"v\":1".repeat(50_000),
-        format!("{{\"host\":\"{}\"}}", "h".repeat(MOST_DATA - 20)).into_bytes(),
-        b"10.0.0.7".to_vec(),
-        b"\x01\0\0\x2d\x47\x39\0\x34".to_vec(),
-    ]
-}
-
 #[test]
 fn holder_with_ugly_data() {
     let scratch = Scratch::new();
     let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
-    for data in ugly_data() {
+    for data in [
+        vec![0xc3; MOST_DATA],
+        b"{\"v\":1,\"host\":\"\x1b[2J\",\"pid\":-1,\"describe\":\"\\u202e\\n\\n\"}".to_vec(),
+        format!("{{\"host\":\"{}\"}}", "h".repeat(MOST_DATA - 20)).into_bytes(),
+    ] {
         let holder = client.create(&format!("{LOCK}/lock-"), &data, Kind::EphemeralSequential).unwrap();
         let output = scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
         let line = only_line(&output);
@@ -181,32 +131,6 @@ fn holder_with_ugly_data() {
         client.delete(&holder).unwrap();
         waiter.wait_stdout("ready");
         finish(&mut waiter);
-    }
-}
-
-/// Every kind of client's contender counts.
-#[test]
-fn contenders_of_every_kind_are_waited_for() {
-    let scratch = Scratch::new();
-    let client = scratch.client();
-    client.create(LOCK, b"", Kind::Persistent).unwrap();
-    let uuid = "2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e";
-    for prefix in [
-        "lock-".to_owned(),
-        format!("_c_{uuid}-lock-"),
-        "_c_2a9f0cc55b464a0c9ac94a1d5b3d0c1e-lock-".to_owned(),
-        "x-72057594037927936-".to_owned(),
-        "x--72057594037927936-".to_owned(),
-        "x-ff0000012f3a0001-".to_owned(),
-        "ü漢-lock-".to_owned(),
-        format!("_c_{uuid}-read-lock-"),
-        format!("_c_{uuid}-permits3-lock-"),
-        format!("_c_{uuid}-permits0-lock-"),
-    ] {
-        let before = client.create(&format!("{LOCK}/{prefix}"), b"", Kind::EphemeralSequential).unwrap();
-        scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
-        client.delete(&before).unwrap();
-        silent(scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
     }
 }
 

@@ -27,48 +27,27 @@ fn take_both(scratch: &Scratch, proxy: &Proxy) {
 
 const LOCKS: [&str; 2] = ["/a/lock", "/b/lock"];
 
-fn make_locks(scratch: &Scratch) {
-    for node in ["/a", "/b", LOCKS[0], LOCKS[1]] {
-        scratch.client().create(node, b"", Kind::Persistent).expect("it is new");
+/// Servers that refuse, or that do not answer and close the connection.
+#[test]
+fn each_request_is_made_once() {
+    for (has_locks, is_fatal, unknown, connections) in [
+        (true, false, &[Op::Create2][..], 2),
+        (true, true, &[Op::Create2], 3),
+        (false, false, &[Op::Create2, Op::CreateContainer], 2),
+        (false, true, &[Op::CreateContainer], 3),
+    ] {
+        if unknown == [Op::CreateContainer] && lacks(Feature::Containers) {
+            continue;
+        }
+        let (scratch, proxy) = Scratch::proxied();
+        for node in ["/a", "/b", LOCKS[0], LOCKS[1]].iter().filter(|_| has_locks) {
+            scratch.client().create(node, b"", Kind::Persistent).expect("it is new");
+        }
+        let refuse = if is_fatal { Proxy::make_fatal } else { Proxy::make_unknown };
+        unknown.iter().for_each(|op| refuse(&proxy, *op));
+        take_both(&scratch, &proxy);
+        assert_eq!(proxy.accepted(), connections, "{unknown:?}");
     }
-}
-
-#[test]
-fn no_stat_of_a_new_node() {
-    let (scratch, proxy) = Scratch::proxied();
-    make_locks(&scratch);
-    proxy.make_unknown(Op::Create2);
-    take_both(&scratch, &proxy);
-    assert_eq!((proxy.count(Op::Create2), proxy.accepted()), (1, 2));
-}
-
-#[test]
-fn no_stat_of_a_new_node_and_no_answer() {
-    let (scratch, proxy) = Scratch::proxied();
-    make_locks(&scratch);
-    proxy.make_fatal(Op::Create2);
-    take_both(&scratch, &proxy);
-    assert_eq!((proxy.count(Op::Create2), proxy.accepted()), (2, 3));
-}
-
-#[test]
-fn neither_of_the_two() {
-    let (scratch, proxy) = Scratch::proxied();
-    proxy.make_unknown(Op::Create2);
-    proxy.make_unknown(Op::CreateContainer);
-    take_both(&scratch, &proxy);
-    assert_eq!((proxy.count(Op::Create2), proxy.count(Op::CreateContainer), proxy.accepted()), (1, 0, 2));
-}
-
-#[test]
-fn no_containers_and_no_answer() {
-    if lacks(Feature::Containers) {
-        return;
-    }
-    let (scratch, proxy) = Scratch::proxied();
-    proxy.make_fatal(Op::CreateContainer);
-    take_both(&scratch, &proxy);
-    assert_eq!(proxy.accepted(), 3);
 }
 
 /// What is created instead stays.

@@ -2,27 +2,9 @@
 
 use zklock::rules::queue::SEQUENCE_LIMIT;
 
-use crate::harness::client::Kind;
 use crate::harness::counter;
 use crate::harness::running::{finish, only_line, silent};
-use crate::harness::scratch::{LOCK, Scratch};
-
-/// A number that no server would have given yet, made by hand.
-#[test]
-fn numbers_near_the_end_are_refused() {
-    for number in ["2147483647", "2147483646", "-2147483648", "-2147483647", "-000000001"] {
-        for prefix in ["_c_x-lock-", "lock-", "x-1-"] {
-            let scratch = Scratch::new();
-            let client = scratch.client();
-            client.create(LOCK, b"", Kind::Persistent).unwrap();
-            let name = format!("{prefix}{number}");
-            client.create(&format!("{LOCK}/{name}"), b"", Kind::Persistent).unwrap();
-            let output = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
-            assert!(only_line(&output).contains("/lock are used up"), "{output}");
-            assert_eq!(client.children(LOCK), [name]);
-        }
-    }
-}
+use crate::harness::scratch::LOCK;
 
 #[test]
 fn counter_that_has_run_out() {
