@@ -177,15 +177,12 @@ fn the_token_comes_from_the_option_or_the_variable() {
 fn refused_arguments() {
     let far = Far::new();
     fs::write(far.file("text"), "root:x:0:0\n").unwrap();
-    fs::write(far.file("empty"), "").unwrap();
-    fs::write(far.file("long"), "1".repeat(4000)).unwrap();
     fs::write(far.file("other.lock"), "something else\n").unwrap();
     symlink("text", far.file("link")).unwrap();
     fs::create_dir(far.file("directory")).unwrap();
     let before = far.names();
     for (args, says) in [
         (&["--token", "-1", "file", "true"][..], "--token '-1': write a decimal number"),
-        (&["--token", "+1", "file", "true"], "--token '+1': write a decimal number"),
         (&["--token", "18446744073709551616", "file", "true"], "write a decimal number"),
         (&["--token", "1", "-k", "x", "file", "true"], "--kill-after 'x'"),
         (&["--token", "1"], "no file; write zklock fence"),
@@ -198,8 +195,6 @@ fn refused_arguments() {
         (&["--token", "1", "missing/file", "true"], "the directory does not exist; create it"),
         (&["--token", "1", "text/file", "true"], "the directory does not exist; create it"),
         (&["--token", "1", "text", "true"], "text holds no token, so it is left as it is; name another file, or"),
-        (&["--token", "1", "empty", "true"], "empty holds no token"),
-        (&["--token", "1", "long", "true"], "long holds no token"),
         (&["--token", "1", "other", "true"], "other.lock is not ours, so it is left as it is; name another file than"),
     ] {
         let output = Zklock::bare().directory(far.0.path()).arg("fence").args(args).run().expect_code(64);
@@ -295,31 +290,22 @@ fn the_command_of_a_fence_that_does_not_react_is_killed() {
 /// What waits at its gate is stopped.
 #[test]
 fn a_command_that_is_to_stop_before_it_has_begun_never_begins() {
-    for has_later in [false, true] {
-        let far = Far::new();
-        let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
-        let mut second = far.job("second", 7, &[], &["--wait"]).spawn();
-        wait_waiting(&second);
-        let gated = poll::until("a process at its gate", || process::below_guard(second.pid()).pop());
-        process::stop(gated.pid);
-        finish(&mut first);
-        let turn = format!("{} 7\n", second.pid());
-        poll::until("its turn", || (fs::read_to_string(far.file("file.lock")).unwrap() == turn).then_some(()));
-        let mut third = None;
-        if has_later {
-            third = Some(far.job("third", 8, &[], &[]).spawn());
-            let output = second.wait_at_most(SOON).expect_code(76);
-            assert!(output.stderr().contains("a later holder has come, with the token 8 for file"), "{output}");
-            assert!(output.stderr().ends_with("zklock: the command was not started\n"), "{output}");
-        } else {
-            second.signal(Signal::SIGTERM);
-            silent(second.wait_at_most(SOON).expect_signal(Signal::SIGTERM));
-        }
-        second.wait_until_nothing_is_left();
-        third.iter_mut().for_each(|third| drop(silent(third.wait().expect_code(0))));
-        let began = fs::read_to_string(far.file("log")).expect("the log is there").contains("second");
-        assert!(!began, "it has begun");
-    }
+    let far = Far::new();
+    let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
+    let mut second = far.job("second", 7, &[], &["--wait"]).spawn();
+    wait_waiting(&second);
+    let gated = poll::until("a process at its gate", || process::below_guard(second.pid()).pop());
+    process::stop(gated.pid);
+    finish(&mut first);
+    let turn = format!("{} 7\n", second.pid());
+    poll::until("its turn", || (fs::read_to_string(far.file("file.lock")).unwrap() == turn).then_some(()));
+    let mut third = far.job("third", 8, &[], &[]).spawn();
+    let output = second.wait_at_most(SOON).expect_code(76);
+    assert!(output.stderr().contains("a later holder has come, with the token 8 for file"), "{output}");
+    assert!(output.stderr().ends_with("zklock: the command was not started\n"), "{output}");
+    second.wait_until_nothing_is_left();
+    silent(third.wait().expect_code(0));
+    far.expect_order(&["first", "third"]);
 }
 
 #[test]

@@ -57,22 +57,7 @@ fn arguments_and_argv0() {
     {
         assert_same(command, |zklock| zklock.directory("/usr"));
     }
-    let args: [&[u8]; 14] = [
-        b"caf\xe9",
-        b"\xff\xfe",
-        b"",
-        b" ",
-        b"a b",
-        b"a\nb",
-        b"\n",
-        b"$HOME",
-        b"*",
-        b"--timeout",
-        b"3",
-        b"--",
-        b"-n",
-        "ü漢🔒".as_bytes(),
-    ];
+    let args: [&[u8]; 8] = [b"caf\xe9", b"", b"a b\n", b"$HOME", b"*", b"--timeout", b"--", "ü漢🔒".as_bytes()];
     for before in [&[][..], &["--"]] {
         let scratch = Scratch::new();
         let zklock = scratch.zklock().arg(LOCK).args(before).args(["printf", "%s\\0"]);

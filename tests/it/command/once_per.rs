@@ -74,13 +74,14 @@ fn of_hosts_that_ask_at_the_same_moment_one_runs_after_those_that_fail() {
 fn a_command_that_was_stopped_was_not_successful() {
     let scratch = Scratch::new();
     let tidy = ["--exit-on", "TERM,INT"];
-    let mut run = once(&scratch, "1h", &[]).child(tidy).spawn();
-    finish(&mut run);
-    let mut run = once(&scratch, "1h", &["--max-run", "3"]).child(tidy).spawn();
-    run.wait_stdout("signal TERM");
-    run.wait().expect_code(124);
-    let mut run = once(&scratch, "1h", &[]).child(tidy).spawn();
-    run.wait_stdout("ready");
+    let start = |options: &[&str]| {
+        let mut run = once(&scratch, "1h", options).child(tidy).spawn();
+        run.wait_stdout("ready");
+        run
+    };
+    finish(&mut start(&[]));
+    start(&["--max-run", "3"]).wait().expect_code(124);
+    let mut run = start(&[]);
     scratch.delete_holder();
     run.wait().expect_code(76);
     assert!(!scratch.client().exists(RECORD));

@@ -73,8 +73,7 @@ fn a_command_lives_on_with_slow_answers() {
 #[test]
 fn a_waiter_says_that_answers_are_too_slow() {
     let scratch = Scratch::new().with_lock();
-    let mut holder = scratch.zklock().arg(LOCK).child(scratch.logged("holder")).spawn();
-    holder.wait_stdout("ready");
+    let mut holder = scratch.hold();
     let proxy = Proxy::zookeeper(&direct());
     let zklock = scratch.zklock_by(proxy.address()).args(["--session-timeout", "6", LOCK]);
     let mut waiter = zklock.child(scratch.logged("waiter")).spawn();

@@ -7,7 +7,6 @@ use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LASTING, Scratch, direct};
-use crate::harness::server::Server;
 use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
 
@@ -73,20 +72,19 @@ fn each_signal_reaches_them_once() {
 
 #[test]
 fn die_within_the_lease() {
-    let server = Server::start();
-    let scratch = Scratch::on(server.chroot()).with_lock();
+    let (scratch, proxy) = Scratch::proxied();
     let daemon = [&LEAVES_DAEMON[..], &["end"]].concat();
     let options = [&GRACE[..], &["--wait-descendants"]].concat();
-    let mut holder = scratch.start(&server.address(), "holder", &options, &daemon);
+    let mut holder = scratch.start(&proxy.address(), "holder", &options, &daemon);
     holder.wait_stdout("daemon ready");
     wait_until_reaped(&scratch);
-    server.freeze();
-    let frozen = Moment::now();
+    proxy.hold();
+    let silence = Moment::now();
     let output = holder.wait().expect_code(76);
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
-    scratch.last_alive("daemon").expect_within(LEASE, frozen, "the daemon is dead");
+    scratch.last_alive("daemon").expect_within(LEASE, silence, "the daemon is dead");
     holder.wait_until_nothing_is_left();
-    server.thaw();
+    scratch.wait_queue(0);
 }
 
 #[test]
