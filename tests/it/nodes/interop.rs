@@ -169,21 +169,23 @@ fn killed_zklock_lets_the_peer_in(recipe: Recipe) {
     peer.release();
 }
 
-/// Contenders of zklock and contenders of one peer, with as many turns for each.
 fn shares_with_a_crowd(recipe: Recipe) {
-    const SIZE: usize = 15;
-    const TURNS: usize = 75;
+    crowd(recipe, 15, 75);
+}
+
+/// Contenders of zklock and contenders of one peer, with as many turns for each.
+fn crowd(recipe: Recipe, size: usize, turns: usize) {
     let scratch = Scratch::new();
     let mut peer = Peer::start(&scratch, recipe);
-    peer.crowd(SIZE, TURNS);
+    peer.crowd(size, turns);
     let mut shells: Vec<Running> =
-        (0..SIZE).map(|_| take_turns(&scratch, beside(&scratch, recipe), "zklock", TURNS / SIZE)).collect();
+        (0..size).map(|_| take_turns(&scratch, beside(&scratch, recipe), "zklock", turns / size)).collect();
     for shell in &mut shells {
         shell.wait_at_most(CROWD_LIMIT).expect_code(0);
     }
     peer.expect_crowd_done();
     let log = scratch.log().expect_no_overlap();
-    assert_eq!((log.count("zklock"), log.count(recipe.word())), (TURNS, TURNS));
+    assert_eq!((log.count("zklock"), log.count(recipe.word())), (turns, turns));
 }
 
 /// A shell that calls zklock a number of times, with a command that has this name in the log.

@@ -2,14 +2,13 @@
 
 use nix::sys::signal::Signal;
 
-use super::{SHORT, beside, hold, take_turns};
+use super::{SHORT, beside, crowd, hold};
 use crate::harness::client::expire_session;
 use crate::harness::peers::{Peer, Recipe};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Running, finish, only_line, silent};
 use crate::harness::scratch::{Scratch, direct};
-use crate::harness::times::CROWD_LIMIT;
 
 const NODE: &str = "/lock/lock";
 
@@ -91,20 +90,7 @@ fn lets_the_peer_in() {
     }
 }
 
-/// Contenders of zklock and of the peer, with as many turns for each.
 #[test]
 fn shares_with_a_crowd() {
-    const SIZE: usize = 5;
-    const TURNS: usize = 50;
-    let scratch = Scratch::new();
-    let mut peer = Peer::start(&scratch, Recipe::KazooSingle);
-    peer.crowd(SIZE, TURNS);
-    let zklock = |_| take_turns(&scratch, beside(&scratch, Recipe::KazooSingle), "zklock", TURNS / SIZE);
-    let mut shells: Vec<Running> = (0..SIZE).map(zklock).collect();
-    for shell in &mut shells {
-        shell.wait_at_most(CROWD_LIMIT).expect_code(0);
-    }
-    peer.expect_crowd_done();
-    let log = scratch.log().expect_no_overlap();
-    assert_eq!((log.count("zklock"), log.count("single")), (TURNS, TURNS));
+    crowd(Recipe::KazooSingle, 5, 50);
 }
