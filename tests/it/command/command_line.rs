@@ -6,19 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::harness::compare::assert_same;
-use crate::harness::running::{finish, only_line, silent};
+use crate::harness::running::{only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
-use crate::harness::zklock::{Zklock, child};
-
-#[test]
-fn options_before_and_after_the_lock() {
-    let scratch = Scratch::new();
-    let mut holder = scratch.hold();
-    let busy = scratch.zklock().args([LOCK, "-x", "-n", "-E", "9", "--"]).arg(child()).arg("--exit").arg("3");
-    busy.run().expect_code(9);
-    finish(&mut holder);
-    scratch.zklock().args([LOCK, "-n", "-E", "9", "-x"]).arg(child()).args(["--exit", "3"]).run().expect_code(3);
-}
+use crate::harness::zklock::Zklock;
 
 #[test]
 fn shell_command() {

@@ -127,14 +127,11 @@ const FAST: &str = r"
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int result = syscall(SYS_clock_gettime, clock, now);
-    if (result == 0 && clock == CLOCK_REALTIME)
-        now->tv_sec += 600;
+    now->tv_sec += clock == CLOCK_REALTIME ? 600 : 0;
     return result;
-}
-";
+}";
 
 #[test]
 fn the_clocks_of_the_hosts_do_not_matter() {
