@@ -93,7 +93,6 @@ fn it_ends_by_signals_and_by_nothing_else() {
         assert!(!hold.has_ended());
         hold.signal(signal);
         hold.wait().expect_code(0);
-        next.wait_stdout("ready");
         finish(&mut next);
     }
     let mut hold = held(hold(&scratch).ignoring([Signal::SIGHUP]));
@@ -178,7 +177,6 @@ fn the_lock_ends_with_a_script_however_that_ends() {
         let mut script = taken(bash(&scratch, LOOP));
         let mut next = scratch.queue("next", 1);
         script.signal(signal);
-        next.wait_stdout("ready");
         finish(&mut next);
         script.wait().expect_signal(signal);
         script.wait_until_nothing_is_left();
@@ -186,7 +184,6 @@ fn the_lock_ends_with_a_script_however_that_ends() {
     // What the script has left behind keeps neither the pipe nor the lock.
     let mut script = bash(&scratch, "\"$C\" --spawn-daemon -- --until end >/dev/null\n").spawn();
     let mut next = scratch.contend("next");
-    next.wait_stdout("ready");
     finish(&mut next);
     scratch.touch("end");
     script.wait().expect_code(0);
@@ -207,7 +204,6 @@ fn while_a_process_lives() {
     script.wait_stdout("ready");
     let mut next = scratch.queue("next", 1);
     script.signal(Signal::SIGTERM);
-    next.wait_stdout("ready");
     finish(&mut next);
     script.wait().expect_code(0);
 }
@@ -229,7 +225,6 @@ fn asked_to_give_up() {
     scratch.touch("end");
     script.wait().expect_code(3);
     ask.wait().expect_code(0);
-    next.wait_stdout("ready");
     finish(&mut next);
 }
 

@@ -247,7 +247,6 @@ fn reader_below_a_reader() {
     job.write_stdin(b"\n");
     job.wait_stdout("inner");
     silent(job.wait().expect_code(0));
-    writer.wait_stdout("ready");
     silent(finish(&mut writer));
 }
 
@@ -272,7 +271,6 @@ fn held_by_a_stranger_is_not_believed() {
     let mut waiter = stolen().arg(LOCK).child(scratch.logged("waiter")).spawn();
     scratch.wait_queue(2);
     silent(finish(&mut holder));
-    waiter.wait_stdout("ready");
     finish(&mut waiter);
 }
 
@@ -310,7 +308,6 @@ fn waiting_above_is_not_believed() {
     let forged = format!("{LOCK}/{waiting}");
     scratch.zklock().env("ZKLOCK_HELD", forged).args(["-n", LOCK, "true"]).run().expect_code(75);
     silent(finish(&mut holder));
-    waiter.wait_stdout("ready");
     silent(finish(&mut waiter));
 }
 
@@ -383,7 +380,6 @@ fn lost_place_beside_a_lent_lock() {
         (now.len() == 2 && !now.contains(ours)).then_some(())
     });
     silent(finish(&mut stranger));
-    job.wait_stdout("ready");
     finish(&mut job);
     assert!(scratch.client().children(LOCK).is_empty());
 }
@@ -463,7 +459,6 @@ fn queue_behind_the_outer_lock() {
     job.wait_stdout("inner");
     silent(job.wait_at_most(Duration::from_secs(10)).expect_code(0));
     for waiter in &mut waiters {
-        waiter.wait_stdout("ready");
         silent(finish(waiter));
     }
     poll::until("no contender is left", || scratch.client().children(LOCK).is_empty().then_some(()));

@@ -39,7 +39,6 @@ fn processes(script: &Running, guarded: &str) -> [Pid; 3] {
 
 /// The inner command is dead before the next holder's runs.
 fn expect_next(scratch: &Scratch, script: &mut Running, mut next: Running) {
-    next.wait_stdout("ready");
     finish(&mut next);
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
     script.signal(Signal::SIGKILL);
@@ -71,7 +70,6 @@ fn the_lock_is_released_after_the_last_of_them() {
     assert!(!next.stdout().contains("ready"), "{next}");
     scratch.touch("end");
     script.wait_stdout("end, 0");
-    next.wait_stdout("ready");
     finish(&mut next);
     script.wait();
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
@@ -108,7 +106,6 @@ fn what_has_left_the_group_of_the_borrowers_command() {
         let [hold, guard, keeper] = processes(&script, "lock-hold");
         let stand_in = process::children(guard)[0].pid;
         process::send([hold, guard, keeper, stand_in][killed], Signal::SIGKILL);
-        next.wait_stdout("ready");
         finish(&mut next);
         assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
         script.wait_stdout("inner, 76");

@@ -42,7 +42,6 @@ fn nested_by(scratch: &Scratch, outer: Zklock) -> (Running, Running) {
 /// The inner command is dead before the next holder's runs.
 #[track_caller]
 fn expect_next(scratch: &Scratch, mut next: Running) {
-    next.wait_stdout("ready");
     finish(&mut next);
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
 }
@@ -98,7 +97,6 @@ fn outer_node_deleted() {
     outer.wait().expect_code(76);
     Moment::now().expect_within(SOON, deleted, "the outer zklock has gone");
     let mut next = next;
-    next.wait_stdout("ready");
     finish(&mut next);
 }
 
@@ -196,7 +194,6 @@ fn outer_killed_inner_has_another_lock() {
     scratch.client().wait_count("/b", 2);
     outer.signal(Signal::SIGKILL);
     outer.wait().expect_signal(Signal::SIGKILL);
-    next.wait_stdout("ready");
     finish(&mut next);
     scratch.log().expect_no_overlap();
     outer.wait_until_nothing_is_left();

@@ -75,7 +75,6 @@ fn held_until_the_inner_run_has_ended() {
     assert_eq!(scratch.client().children(LOCK).len(), 2);
     scratch.touch("go");
     silent(outer.wait().expect_code(3));
-    next.wait_stdout("ready");
     finish(&mut next);
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
 }
@@ -110,7 +109,6 @@ fn daemon_beside_an_inner_run() {
     wait_until_it_lends_no_more(&outer);
     scratch.touch("go");
     outer.wait().expect_code(0);
-    next.wait_stdout("ready");
     finish(&mut next);
     scratch.touch("dead");
     outer.wait_until_nothing_is_left();
@@ -141,7 +139,6 @@ fn descendants_of_the_inner_run() {
     });
     scratch.touch("go");
     outer.wait().expect_code(0);
-    next.wait_stdout("ready");
     finish(&mut next);
     let log = scratch.log().expect_no_overlap();
     assert!(log.runs().iter().all(|run| run.ended), "{log:?}");
@@ -292,7 +289,6 @@ fn inner_run_that_has_moved_away() {
     assert!(!outer.has_ended());
     scratch.touch("go");
     outer.wait_at_most(SOON).expect_code(0);
-    next.wait_stdout("ready");
     finish(&mut next);
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
 }
