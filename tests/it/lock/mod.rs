@@ -3,11 +3,10 @@
 mod and_locks;
 mod and_locks_lost;
 mod at_rest;
-mod conflict_exit_code;
 mod hold; // zklock hold
 mod modes; // --shared, --permits
 mod nested;
-mod no_wait; // -n
+mod no_wait; // -n, -E
 mod queue_order;
 mod release;
 mod timeout; // -w

@@ -1,11 +1,11 @@
-//! `-n`: a lock that is not free is given up at once, with status 75.
+//! `-n`: a lock that is not free is given up at once, with status 75 or that of `-E`.
 
 use std::time::Duration;
 
 use crate::harness::client::Kind;
 use crate::harness::frames::Op;
 use crate::harness::proxy::Fate;
-use crate::harness::running::{finish, only_line, silent};
+use crate::harness::running::{finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::times::AT_ONCE;
 
@@ -15,8 +15,14 @@ fn gives_75_and_names_the_holder() {
     let holder = scratch.zklock().args([LOCK, "--describe", "nightly dump"]);
     let mut holder = holder.child(scratch.logged("holder")).spawn();
     holder.wait_stdout("ready");
-    for give_up in [&["-n"][..], &["--timeout", "0"], &["-n", "-w", "60"]] {
-        let output = scratch.zklock().args(give_up).arg(LOCK).child(scratch.logged("loser")).run().expect_code(75);
+    for (give_up, status) in [
+        (&["-n"][..], 75),
+        (&["--timeout", "0"], 75),
+        (&["-n", "-w", "60"], 75),
+        (&["-n", "-E", "0"], 0),
+        (&["-n", "-E", "255"], 255),
+    ] {
+        let output = scratch.zklock().args(give_up).arg(LOCK).child(scratch.logged("loser")).run().expect_code(status);
         let line = only_line(&output);
         let named = format!("pid {}, child: nightly dump)", holder.pid());
         assert!(line.starts_with("/lock is not free: held by ") && line.contains(&named), "{output}");
@@ -24,12 +30,6 @@ fn gives_75_and_names_the_holder() {
     }
     finish(&mut holder);
     assert_eq!(scratch.log().order(), ["holder"]);
-}
-
-#[test]
-fn takes_a_free_lock() {
-    let scratch = Scratch::new();
-    silent(scratch.zklock().args(["-n", LOCK]).child(["--exit", "4"]).run().expect_code(4));
 }
 
 #[test]

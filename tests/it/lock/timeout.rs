@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
-use crate::harness::client::Kind;
 use crate::harness::frames::Op;
 use crate::harness::poll;
-use crate::harness::process;
-use crate::harness::proxy::{Fate, Flow, Proxy};
+use crate::harness::proxy::{Flow, Proxy};
 use crate::harness::running::{Running, finish, only_line};
-use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::times::AT_ONCE;
 
 /// One timeout over everything: each departure before it makes the waiter look again.
@@ -19,9 +15,7 @@ fn counts_once_over_all_departures() {
     const DEPARTURES: u32 = 5;
     let scratch = Scratch::new();
     let mut holder = scratch.hold();
-    let others: Vec<String> = (0..DEPARTURES)
-        .map(|_| scratch.client().create(&format!("{LOCK}/x-1-"), b"", Kind::EphemeralSequential).unwrap())
-        .collect();
+    let others: Vec<String> = (0..DEPARTURES).map(|_| scratch.occupy("")).collect();
     let mut loser = scratch.zklock().args(["-w", "5", LOCK]).child(scratch.logged("loser")).spawn();
     scratch.wait_queue(7);
     // The nearest leaves first.
@@ -64,23 +58,6 @@ fn counts_once_over_queueing_again() {
     scratch.expect_tidy(&["holder"]);
 }
 
-#[test]
-fn busy_after_a_reconnection() {
-    let (scratch, proxy) = Scratch::proxied();
-    let mut holder = scratch.hold();
-    let mut waiter = scratch.start(&proxy.address(), "waiter", &["--timeout", "6"], &[]);
-    scratch.wait_queue(2);
-    let accepted = proxy.accepted();
-    proxy.refuse();
-    proxy.reset();
-    proxy.accept();
-    poll::until("the waiter is back", || (proxy.accepted() > accepted).then_some(()));
-    let output = waiter.wait().expect_code(75);
-    assert!(only_line(&output).starts_with("gave up waiting for /lock after 6s: 2nd of 2, held by "), "{output}");
-    finish(&mut holder);
-    scratch.expect_tidy(&["holder"]);
-}
-
 /// Otherwise a user of `-E 0` would be told for ever that the work is being done elsewhere.
 #[test]
 fn unnoticed_silence_is_no_busy_lock() {
@@ -100,60 +77,32 @@ fn unnoticed_silence_is_no_busy_lock() {
 
 /// The answers come again before the release is given up, but what was known of the queue is old by then.
 #[test]
-fn a_lock_that_became_free_in_a_silence_is_no_busy_lock() {
-    let (scratch, proxy) = Scratch::proxied();
-    let mut holder = scratch.hold();
-    let mut waiter = waiter(&scratch, &proxy, "0");
-    waiter.wait_stderr("2nd of 2");
-    proxy.flows(Flow::Pass, Flow::Hold);
-    finish(&mut holder);
-    // It gives up.
-    proxy.wait_count(Op::Delete, 1);
-    proxy.pass();
-    let said = waiter.wait().expect_code(69).stderr();
-    let line = "zklock: gave up waiting for /lock after 5s: we have learnt too late that it is free\n";
-    assert!(said.ends_with(line), "{said}");
-    scratch.expect_tidy(&["holder"]);
-}
-
-/// The same crontab on many hosts has them give up at the same moment.
-#[test]
-fn busy_although_the_waiter_before_us_has_given_up() {
-    let (scratch, proxy) = Scratch::proxied();
-    let mut holder = scratch.hold();
-    let before = scratch.client().create(&format!("{LOCK}/x-1-"), b"", Kind::EphemeralSequential).unwrap();
-    let mut waiter = waiter(&scratch, &proxy, "3");
-    waiter.wait_stderr("3rd of 3");
-    proxy.flows(Flow::Pass, Flow::Hold);
-    scratch.delete(&before);
-    proxy.wait_count(Op::Delete, 1);
-    proxy.pass();
-    let said = waiter.wait().expect_code(3).stderr();
-    assert!(said.contains("gave up waiting for /lock after 5s: ") && said.contains(", held by "), "{said}");
-    finish(&mut holder);
-    scratch.expect_tidy(&["holder"]);
-}
-
-/// The node that it finds is its own: the reply to its creation came too late.
-#[test]
-fn our_own_single_node_makes_no_busy_lock() {
-    let (scratch, proxy) = Scratch::proxied();
-    let single = ["--dialect", "single"];
-    let mut holder = scratch.hold_with(&single, &["--exit-on", "TERM"]);
-    let options = ["-E", "0", "--timeout", "5", "--session-timeout", "60", "--dialect", "single"];
-    let mut waiter = scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
-    waiter.wait_stderr("waiting for /lock");
-    let creation = proxy.trap(Fate::Wait, |request| {
-        matches!(request.op, Op::Create | Op::Create2) && request.path.ends_with("/lock/lock")
-    });
-    finish(&mut holder);
-    creation.wait();
-    // It gives up, and what it asks then leaves together with the end of its session.
-    proxy.wait_count(Op::CloseSession, 1);
-    creation.release();
-    let said = waiter.wait().expect_code(69).stderr();
-    assert!(said.ends_with("we have learnt too late that it is free\n"), "{said}");
-    scratch.expect_tidy(&["holder"]);
+fn what_changed_in_a_silence_is_known_when_it_gives_up() {
+    for holder_goes in [true, false] {
+        let (scratch, proxy) = Scratch::proxied();
+        let mut holder = scratch.hold();
+        // The same crontab on many hosts has them give up at the same moment.
+        let before = scratch.occupy("");
+        let mut waiter = waiter(&scratch, &proxy, "3");
+        waiter.wait_stderr("3rd of 3");
+        proxy.flows(Flow::Pass, Flow::Hold);
+        scratch.delete(&before);
+        if holder_goes {
+            finish(&mut holder);
+        }
+        // It gives up.
+        proxy.wait_count(Op::Delete, 1);
+        proxy.pass();
+        let said = waiter.wait().expect_code(if holder_goes { 69 } else { 3 }).stderr();
+        let line = said.lines().last().unwrap_or_default();
+        let why = line.strip_prefix("zklock: gave up waiting for /lock after 5s: ").unwrap_or_else(|| panic!("{said}"));
+        assert_eq!(why.contains(", held by "), !holder_goes, "{said}");
+        assert_eq!(why == "we have learnt too late that it is free", holder_goes, "{said}");
+        if !holder_goes {
+            finish(&mut holder);
+        }
+        scratch.expect_tidy(&["holder"]);
+    }
 }
 
 /// A run that gives up after five seconds, and does not notice a silence in that time.
@@ -161,30 +110,4 @@ fn waiter(scratch: &Scratch, proxy: &Proxy, status: &str) -> Running {
     // The connection is given up after a sixth of the session timeout.
     let options = ["-E", status, "--timeout", "5", "--session-timeout", "60"];
     scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn()
-}
-
-/// As on a laptop that was asleep: what it knew of the queue before is not the servers' word.
-#[test]
-fn expired_session_is_no_busy_lock() {
-    let scratch = Scratch::new().with_lock();
-    let mut holder = scratch.hold();
-    let limit = Duration::from_secs(6);
-    let options = ["-E", "0", "--timeout", "6", "--session-timeout", "4"];
-    let mut waiter = scratch.job(&direct(), "waiter", &options, &[]).env("CI", "true").spawn();
-    waiter.wait_stderr("2nd of 2");
-    let processes = [waiter.pid(), waiter.keeper()];
-    processes.into_iter().for_each(process::stop);
-    scratch.wait_queue(1);
-    // Its own clock begins when the program does, which is later than ours on a slow machine.
-    let over = limit + Duration::from_secs(2);
-    poll::until("the time to wait is over", || (waiter.elapsed() > over).then_some(()));
-    // The supervisor first, so that it gives up before it hears that the session is over.
-    process::send(waiter.pid(), Signal::SIGCONT);
-    process::wait_state(waiter.pid(), &['S']);
-    process::send(waiter.keeper(), Signal::SIGCONT);
-    let said = waiter.wait().expect_code(69).stderr();
-    let line = said.lines().last().unwrap();
-    assert!(line.starts_with("zklock: gave up waiting for /lock after 6s: ") && !line.contains("held by"), "{said}");
-    finish(&mut holder);
-    scratch.expect_tidy(&["holder"]);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nix::sys::signal::Signal;
 
-use super::{contender, gets_it, line_up, queue, wait_watchers};
+use super::{contender, gets_it, line_up, queue};
 use crate::harness::client::expire_session;
 use crate::harness::poll;
 use crate::harness::running::{Running, finish, only_line, silent};
@@ -34,25 +34,6 @@ fn never_more_and_never_fewer_than_three() {
     assert_eq!(scratch.log().most_at_once(), 3);
 }
 
-/// Of those who wait, only as many as there are permits can become holders by one release.
-#[test]
-fn release_wakes_no_more_than_it_has_to() {
-    let scratch = Scratch::new();
-    let mut jobs = line_up(&scratch, &["2-a", "2-b", "2-c", "2-d", "2-e"], 2);
-    let nodes = scratch.wait_queue(5);
-    wait_watchers(&scratch, &nodes, &[2, 3, 3, 2, 1]);
-    silent(finish(&mut jobs[0]));
-    jobs[2].wait_stdout("ready");
-    wait_watchers(&scratch, &nodes[1..], &[2, 3, 2, 1]);
-    silent(finish(&mut jobs[1]));
-    jobs[3].wait_stdout("ready");
-    silent(finish(&mut jobs[2]));
-    jobs[4].wait_stdout("ready");
-    silent(finish(&mut jobs[3]));
-    silent(finish(&mut jobs[4]));
-    assert_eq!(scratch.log().most_at_once(), 2);
-}
-
 #[test]
 fn free_again_when_the_holder_goes() {
     let scratch = Scratch::new();
@@ -65,25 +46,11 @@ fn free_again_when_the_holder_goes() {
     expire_session(&direct(), stat.owner);
     jobs[3].wait_stdout("ready");
     jobs[1].wait().expect_code(76);
-    let mut late = queue(&scratch, "2-e", 3);
-    late.signal(Signal::SIGINT);
-    late.wait().expect_signal(Signal::SIGINT);
-    late.wait_until_nothing_is_left();
-    assert!(!gets_it(&scratch, "2-f"));
+    assert!(!gets_it(&scratch, "2-e"));
     silent(finish(&mut jobs[2]));
-    assert!(gets_it(&scratch, "2-f"));
+    assert!(gets_it(&scratch, "2-e"));
     silent(finish(&mut jobs[3]));
     assert!(scratch.client().children(LOCK).is_empty());
-}
-
-#[test]
-fn one_and_more_than_contenders() {
-    let scratch = Scratch::new();
-    let mut only = line_up(&scratch, &["1-a"], 1);
-    assert!(!gets_it(&scratch, "1-b"));
-    silent(finish(&mut only[0]));
-    let mut all = line_up(&scratch, &["4294967295-a", "4294967295-b", "4294967295-c"], 3);
-    assert!(all.iter_mut().all(|job| finish(job).status.success()));
 }
 
 #[test]
