@@ -20,10 +20,8 @@ use crate::harness::secure::Secure;
 #[test]
 fn twenty_at_once_run_in_the_order_of_nodes() {
     let scratch = Scratch::new();
-    let mut jobs: BTreeMap<String, Running> = (0..20)
-        .map(|n| n.to_string())
-        .map(|name| (name.clone(), scratch.zklock().arg(LOCK).child(scratch.logged(&name)).spawn()))
-        .collect();
+    let mut jobs: BTreeMap<String, Running> =
+        (0..20).map(|n| n.to_string()).map(|name| (name.clone(), scratch.contend(&name))).collect();
     let nodes = scratch.wait_queue(20);
     let pid = |node: &String| scratch.card(node)["pid"].as_u64().and_then(|pid| i32::try_from(pid).ok());
     let of_pid: BTreeMap<Option<i32>, &String> =
@@ -35,18 +33,6 @@ fn twenty_at_once_run_in_the_order_of_nodes() {
         silent(finish(jobs.get_mut(&name).expect("each runs once")));
     }
     assert_eq!(scratch.log().expect_no_overlap().order(), expected);
-}
-
-#[test]
-fn waiters_run_in_the_order_of_arrival() {
-    let scratch = Scratch::new();
-    let mut jobs: Vec<Running> = (1..=6).map(|n| scratch.queue(&n.to_string(), n - 1)).collect();
-    for (n, job) in jobs.iter_mut().enumerate() {
-        job.wait_stdout("ready");
-        assert_eq!(scratch.client().children(LOCK).len(), 6 - n);
-        silent(finish(job));
-    }
-    assert_eq!(scratch.log().expect_no_overlap().order(), ["1", "2", "3", "4", "5", "6"]);
 }
 
 /// Each but the first is next in line only while the short command before it runs, so it has hardly begun to
@@ -78,51 +64,8 @@ fn short_commands_follow_at_once() {
     assert!(gaps.len() == 5 && gaps[2] < SESSION_TIMEOUT / 8, "{gaps:?}");
 }
 
-const LISTS: [Op; 2] = [Op::GetChildren, Op::GetChildren2];
-
-/// How often the lock's children were listed over each connection, in the order of the connections.
-fn lists(proxy: &Proxy) -> Vec<usize> {
-    let mut lists = BTreeMap::new();
-    for request in proxy.requests() {
-        *lists.entry(request.connection).or_default() += usize::from(LISTS.contains(&request.op));
-    }
-    lists.into_values().collect()
-}
-
-#[test]
-fn release_wakes_one_waiter() {
-    const WAITERS: usize = 8;
-    if lacks(Feature::Create2) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let proxy = Proxy::zookeeper(&direct());
-    // Longer than this test: no beat is due in it, and with a beat the next in line lists.
-    let zklock = || scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "2m"]);
-    let start = |name: &str| zklock().child(scratch.logged(name)).spawn();
-    let mut jobs = Vec::new();
-    for n in 0..=WAITERS {
-        jobs.push(start(&n.to_string()));
-        scratch.wait_queue(n + 1);
-    }
-    // Every contender watches itself and the one before it, and none watches the lock.
-    let nodes = scratch.wait_queue(WAITERS + 1);
-    let mut expected: BTreeMap<String, usize> = nodes.iter().map(|node| (format!("{LOCK}/{node}"), 2)).collect();
-    expected.insert(format!("{LOCK}/{}", nodes[WAITERS]), 1);
-    poll::until("every contender watches", || (scratch.watchers() == expected).then_some(()));
-    for n in 0..=WAITERS {
-        jobs[n].wait_stdout("ready");
-        // The one that is next in line has a guard.
-        jobs.get(n + 1).map(Running::guard);
-        finish(&mut jobs[n]);
-    }
-    // Each has listed when it came, and not again: a holder says that it holds, so the one behind it knows that none is
-    // left before that. The first has created the lock's node.
-    assert_eq!(lists(&proxy)[1..], [1; WAITERS]);
-}
-
-/// The kinds of requests that went over each connection, in their order. The pings depend on time and are left out, and
-/// a login comes first.
+/// The kinds of requests of each run, whatever connections it has made. The runs have come one after the other. The pings
+/// depend on time and are left out, and a login comes first.
 fn requests(proxy: &Proxy) -> Vec<Vec<Op>> {
     let mut requests: BTreeMap<usize, Vec<Op>> = BTreeMap::new();
     for request in proxy.requests().into_iter().filter(|request| request.op != Op::Ping) {
@@ -132,12 +75,7 @@ fn requests(proxy: &Proxy) -> Vec<Vec<Op>> {
     if Secure::used().is_some() {
         requests.iter_mut().for_each(|requests| assert_eq!(requests.remove(0), Op::Auth));
     }
-    requests
-}
-
-/// The same of each run, whatever connections it has made. The runs have come one after the other.
-fn requests_of_runs(proxy: &Proxy) -> Vec<Vec<Op>> {
-    requests(proxy).chunks(connections()).map(<[_]>::concat).collect()
+    requests.chunks(connections()).map(<[_]>::concat).collect()
 }
 
 /// What a contender asks for until it knows its place.
@@ -161,13 +99,46 @@ fn came() -> &'static [Op] {
     ]
 }
 
+/// A release wakes one waiter, and what a hand-over costs does not depend on the length of the queue.
 #[test]
-fn requests_of_a_free_lock() {
+fn requests_of_a_hand_over() {
+    const WAITERS: usize = 6;
     let scratch = Scratch::new().with_lock();
     let proxy = Proxy::zookeeper(&direct());
-    silent(scratch.zklock_by(proxy.address()).arg(LOCK).bare_child().run().expect_code(0));
+    // Longer than this test: no beat is due in it, and with a beat the next in line lists.
+    let zklock = || scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "2m"]);
+    let mut jobs = Vec::new();
+    for n in 0..=WAITERS {
+        jobs.push(zklock().child(scratch.logged(&n.to_string())).spawn());
+        scratch.wait_queue(n + 1);
+    }
+    // Every contender watches itself and the one before it, and none watches the lock.
+    let nodes = scratch.wait_queue(WAITERS + 1);
+    let mut expected: BTreeMap<String, usize> = nodes.iter().map(|node| (format!("{LOCK}/{node}"), 2)).collect();
+    expected.insert(format!("{LOCK}/{}", nodes[WAITERS]), 1);
+    poll::until("every contender watches", || (scratch.watchers() == expected).then_some(()));
+    let waits = [came(), &[Op::GetData, Op::GetData]].concat();
+    // It learns that the one before it holds and watches that one as the holder; then it says that it holds itself, by
+    // which its own watch fires.
+    let holds = [Op::GetData, Op::GetData, Op::Multi, Op::GetData];
+    for n in 0..=WAITERS {
+        jobs[n].wait_stdout("ready");
+        // The one that is next in line has a guard.
+        jobs.get(n + 1).map(Running::guard);
+        if n > 1 {
+            let count = waits.len() + holds.len();
+            poll::until("it has said that it holds", || (requests(&proxy)[n].len() >= count).then_some(()));
+        }
+        finish(&mut jobs[n]);
+    }
     // The last flight comes when the command has ended.
-    assert_eq!(requests_of_runs(&proxy), [[came(), &[Op::Delete, Op::CloseSession]].concat()]);
+    let leaves = [Op::Delete, Op::CloseSession];
+    let requests = requests(&proxy);
+    assert_eq!(requests[0], [came(), &leaves].concat());
+    for behind_a_waiter in &requests[2..] {
+        assert_eq!(*behind_a_waiter, [&waits[..], &holds, &leaves].concat());
+    }
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["0", "1", "2", "3", "4", "5", "6"]);
 }
 
 /// A contender of several dialects holds by its first node; the one behind it watches its last.
@@ -187,37 +158,6 @@ fn the_next_in_line_behind_several_nodes_beats() {
     scratch.expect_tidy(&["holder", "next"]);
 }
 
-/// What a hand-over costs does not depend on the length of the queue.
-#[test]
-fn requests_of_a_hand_over() {
-    const WAITERS: usize = 6;
-    let scratch = Scratch::new().with_lock();
-    let proxy = Proxy::zookeeper(&direct());
-    let start =
-        || scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "2m"]).child(["--exit-on", "TERM"]);
-    let mut jobs = Vec::new();
-    for n in 0..=WAITERS {
-        jobs.push(start().spawn());
-        scratch.wait_queue(n + 1);
-    }
-    let waits = [came(), &[Op::GetData, Op::GetData]].concat();
-    // It learns that the one before it holds and watches that one as the holder; then it says that it holds itself, by
-    // which its own watch fires.
-    let holds = [Op::GetData, Op::GetData, Op::Multi, Op::GetData];
-    for n in 0..=WAITERS {
-        jobs[n].wait_stdout("ready");
-        jobs.get(n + 1).map(Running::guard);
-        if n > 1 {
-            let count = waits.len() + holds.len();
-            poll::until("it has said that it holds", || (requests_of_runs(&proxy)[n].len() >= count).then_some(()));
-        }
-        finish(&mut jobs[n]);
-    }
-    for behind_a_waiter in &requests_of_runs(&proxy)[2..] {
-        assert_eq!(*behind_a_waiter, [&waits[..], &holds, &[Op::Delete, Op::CloseSession]].concat());
-    }
-}
-
 #[test]
 fn predecessor_gone_before_the_watch() {
     if lacks(Feature::Create2) {
@@ -226,7 +166,7 @@ fn predecessor_gone_before_the_watch() {
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
     let mut holder = scratch.hold();
-    let trap = proxy.trap_ops(Fate::Wait, &LISTS);
+    let trap = proxy.trap_ops(Fate::Wait, &[Op::GetChildren, Op::GetChildren2]);
     let mut waiter = scratch.zklock_by(proxy.address()).arg(LOCK).child(scratch.logged("waiter")).spawn();
     trap.wait();
     finish(&mut holder);
@@ -238,24 +178,19 @@ fn predecessor_gone_before_the_watch() {
 #[test]
 fn waiter_in_the_middle_gives_up() {
     let scratch = Scratch::new();
-    let proxy = Proxy::zookeeper(&direct());
     let mut holder = scratch.hold();
     let mut middle = scratch.queue("middle", 1);
-    let mut last = scratch.zklock_by(proxy.address()).arg(LOCK).child(scratch.logged("last")).spawn();
-    let holding = format!("{LOCK}/{}", scratch.wait_queue(3)[0]);
-    let watch = |watchers: usize| {
-        poll::until(format_args!("{watchers} watch the holder"), || {
-            (scratch.watchers().get(&holding) == Some(&watchers)).then_some(())
-        });
+    let mut last = scratch.queue("last", 2);
+    let nodes: Vec<_> = scratch.wait_queue(3).into_iter().map(|node| format!("{LOCK}/{node}")).collect();
+    // Each watches itself.
+    let watch = |expected: &[(&String, usize)]| {
+        let expected = expected.iter().map(|(node, count)| ((*node).clone(), *count)).collect();
+        poll::until("each watches the one before it", || (scratch.watchers() == expected).then_some(()));
     };
-    watch(2);
-    let before: usize = lists(&proxy).iter().sum();
+    watch(&[(&nodes[0], 2), (&nodes[1], 2), (&nodes[2], 1)]);
     middle.signal(Signal::SIGTERM);
     silent(middle.wait().expect_signal(Signal::SIGTERM));
-    // The holder itself and the last, which has looked again. It also does so when the holder publishes the time at
-    // which it began to hold.
-    poll::until("the last looks again", || (lists(&proxy).iter().sum::<usize>() > before).then_some(()));
-    watch(2);
+    watch(&[(&nodes[0], 2), (&nodes[2], 1)]);
     assert_eq!(scratch.log().order(), ["holder"]);
     finish(&mut holder);
     finish(&mut last);
