@@ -7,12 +7,10 @@ use nix::sys::signal::Signal;
 
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::rights::{Right, refused};
 use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::{CTRL_C, Terminal};
-use crate::harness::times::{SHORT_SESSION, SOON};
-use crate::harness::traced::Traced;
+use crate::harness::times::SHORT_SESSION;
 use crate::harness::zklock::{Zklock, binary, child};
 
 mod lent;
@@ -106,12 +104,9 @@ fn a_socket() {
     let scratch = Scratch::new();
     for how in [Shutdown::Write, Shutdown::Both] {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
-        let mut holds = held(hold(&scratch).stdin_from(theirs.try_clone().expect("a descriptor")));
-        let mut waits = hold(&scratch).arg("-w").arg("60").stdin_from(theirs).spawn();
-        scratch.wait_queue(2);
+        let mut holds = held(hold(&scratch).stdin_from(theirs));
         assert!(!holds.has_ended());
         ours.shutdown(how).expect("a socket");
-        waits.wait().expect_code(75);
         holds.wait().expect_code(0);
         scratch.wait_queue(0);
     }
@@ -126,18 +121,6 @@ fn what_stands_in_for_a_command_is_killed() {
     let output = script.wait().expect_code(3);
     assert!(output.stdout().ends_with("told, 76\n"), "{output}");
     assert!(output.stderr().contains("the process that held it died of SIGKILL; stopping the caller"), "{output}");
-}
-
-/// It is continued so that it ends.
-#[test]
-fn what_stands_in_for_a_command_is_stopped() {
-    let scratch = Scratch::new();
-    let mut holder = held(hold(&scratch).open_stdin());
-    let stand_in = holder.processes().into_iter().find(|process| process.name == "lock-hold").expect("it runs");
-    process::stop(stand_in.pid);
-    holder.close_stdin();
-    holder.wait().expect_code(0);
-    scratch.wait_queue(0);
 }
 
 #[test]
@@ -228,29 +211,21 @@ fn asked_to_give_up() {
     finish(&mut next);
 }
 
+/// Its caller is told, or not.
 #[test]
 fn the_lock_is_lost() {
-    let scratch = Scratch::new();
-    let mut script = taken(
-        trapping(&scratch, "pid=$ZK_PID; trap 'wait $pid; echo told, $?; exit 3' USR1", LOOP)
-            .env("OPTIONS", "--signal USR1"),
-    );
-    scratch.delete_holder();
-    let output = script.wait().expect_code(3);
-    assert!(output.stdout().ends_with("told, 76\n"), "{output}");
-    let why = "its node was deleted";
-    assert!(output.stderr().contains(&format!("lost the lock {LOCK}: {why}")), "{output}");
-    assert!(output.stderr().contains("stopping the caller"), "{output}");
-}
-
-#[test]
-fn a_caller_that_is_not_to_be_told() {
-    let scratch = Scratch::new();
-    let mut script = taken(bash(&scratch, "wait $ZK_PID; echo went on, $?").env("OPTIONS", "--no-signal"));
-    scratch.delete_holder();
-    let output = script.wait().expect_code(0);
-    assert!(output.stdout().ends_with("went on, 76\n"), "{output}");
-    assert!(output.stderr().contains("the caller is not told"), "{output}");
+    let trap = "pid=$ZK_PID; trap 'wait $pid; echo told, $?; exit 3' USR1";
+    for (option, then, status, says, line) in [
+        ("--signal USR1", LOOP, 3, "told, 76\n", "its node was deleted; stopping the caller"),
+        ("--no-signal", "wait $pid; echo went on, $?", 0, "went on, 76\n", "the caller is not told"),
+    ] {
+        let scratch = Scratch::new();
+        let mut script = taken(trapping(&scratch, trap, then).env("OPTIONS", option));
+        scratch.delete_holder();
+        let output = script.wait().expect_code(status);
+        assert!(output.stdout().ends_with(says), "{output}");
+        assert!(output.stderr().contains("lost the lock /lock: ") && output.stderr().contains(line), "{output}");
+    }
 }
 
 /// The stop signal comes while the lock is still held: the caller has --kill-after to end.
@@ -286,25 +261,6 @@ fn at_a_terminal() {
     }
 }
 
-/// Ctrl-C comes between poll(2), which has told of a line, and the read(2) of that line, and throws the line away.
-#[test]
-fn ctrl_c_when_a_line_is_about_to_be_read() {
-    if refused([Right::Ptrace]) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let terminal = Terminal::new(200);
-    let mut hold = terminal.spawn(hold(&scratch));
-    terminal.wait_count("ZKLOCK_HELD=", 1);
-    let held = Traced::hold(hold.pid());
-    terminal.enter("a line");
-    // Other calls read less.
-    held.until_call(1, |call| call[0] == libc::SYS_read.cast_unsigned() && call[3] == 1024);
-    terminal.press(CTRL_C);
-    drop(held);
-    hold.wait_at_most(SOON).expect_code(0);
-}
-
 /// What is typed is meant for another.
 #[test]
 fn in_the_background_of_a_terminal() {
@@ -322,28 +278,16 @@ fn in_the_background_of_a_terminal() {
 
 #[test]
 fn what_makes_no_sense() {
-    let scratch = Scratch::new();
-    let refused = |args: &[&str], why: &str| {
-        let output = scratch.zklock().arg("hold").args(args).run().expect_code(64);
+    let number = "write the number of a process, such as $$";
+    let itself = "--while names zklock itself; name the process that the lock is for";
+    for (arguments, why) in [
+        ("", "no lock; write zklock hold [OPTIONS] LOCK, such as zklock hold /jobs/backup"),
+        ("/l true", "one too many: 'true'; write zklock hold [OPTIONS] LOCK"),
+        ("/l --while 0", &format!("--while '0': {number}")),
+        ("/l --while $$", itself),
+    ] {
+        let script = format!("exec \"$Z\" hold {arguments}");
+        let output = Zklock::bare().program("/bin/sh").args(["-c", &script]).env("Z", binary()).run().expect_code(64);
         assert_eq!(only_line(&output), why);
-    };
-    refused(&[], "no lock; write zklock hold [OPTIONS] LOCK, such as zklock hold /jobs/backup");
-    refused(&["/l", "true"], "one too many: 'true'; write zklock hold [OPTIONS] LOCK");
-    refused(&["/l", "--while", "0"], "--while '0': write the number of a process, such as $$");
-    let own = scratch.zklock().program("/bin/sh").args(["-c", "exec \"$Z\" hold --while $$ /l"]).env("Z", binary());
-    let own = only_line(&own.run().expect_code(64));
-    assert_eq!(own, "--while names zklock itself; name the process that the lock is for");
-    refused(&["/l", "--while=-1"], "--while '-1': write the number of a process, such as $$");
-}
-
-/// A pipe that has no room delays nothing but the lines.
-#[test]
-fn variables_that_are_not_read() {
-    let scratch = Scratch::new();
-    let script = "mkfifo pipe; exec 3<>pipe; head -c 65536 /dev/zero >pipe; exec \"$Z\" hold /lock >pipe";
-    let mut hold = scratch.zklock().program("/bin/bash").args(["-c", script]).env("Z", binary()).spawn();
-    // Once there is what stands in for a command, it holds.
-    hold.command();
-    hold.signal(Signal::SIGTERM);
-    hold.wait().expect_code(0);
+    }
 }

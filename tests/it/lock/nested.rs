@@ -36,27 +36,29 @@ fn script(scratch: &Scratch, options: &[&str], script: &str) -> Zklock {
     shell.arg(LOCK).args(options).args(["-c", script])
 }
 
-/// The pipe by which a run lends its locks, as its command has been told: the number of its end, and what /proc
+/// The pipe by which `lender` lends its locks, as its command has been told: the number of its end, and what /proc
 /// shows there. A process of the run must live that has got the variable.
 #[track_caller]
-fn pipe(run: &Running) -> (String, String) {
-    let pid = run.pid().to_string();
+fn pipe(run: &Running, lender: Pid) -> (String, String) {
+    let pid = lender.to_string();
     let offer = poll::until("an offer", || {
         let environments = run.processes().into_iter().filter_map(|process| {
             let bytes = fs::read(format!("/proc/{}/environ", process.pid)).ok()?;
             Some(String::from_utf8_lossy(&bytes).split_once("\0ZKLOCK_LENDER=")?.1.to_owned())
         });
         let lines = environments.flat_map(|rest| rest.split(['\n', '\0']).map(str::to_owned).collect::<Vec<_>>());
-        lines.map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>()).find(|words| words[1] == pid)
+        lines
+            .map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+            .find(|words| words.get(1) == Some(&pid))
     });
     (offer[5].clone(), format!("pipe:[{}]", offer[6]))
 }
 
-/// Waits until a run lends its locks no more: its command has ended.
+/// Waits until `lender`, a zklock of this run, lends its locks no more: its command has ended.
 #[track_caller]
-fn wait_until_it_lends_no_more(run: &Running) {
-    let (number, pipe) = pipe(run);
-    let path = format!("/proc/{}/fd/{number}", run.pid());
+pub(super) fn wait_until_it_lends_no_more(run: &Running, lender: Pid) {
+    let (number, pipe) = pipe(run, lender);
+    let path = format!("/proc/{lender}/fd/{number}");
     poll::until("it lends no more", || {
         fs::read_link(&path).map_or(true, |there| *there.as_os_str() != *pipe).then_some(())
     });
@@ -65,7 +67,7 @@ fn wait_until_it_lends_no_more(run: &Running) {
 /// The processes below a run that have its pipe open.
 #[track_caller]
 fn borrowers(run: &Running) -> Vec<process::Process> {
-    let (_, pipe) = pipe(run);
+    let (_, pipe) = pipe(run, run.pid());
     let has_it = |pid: Pid| {
         let numbers = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         numbers.filter_map(|number| fs::read_link(number.path()).ok()).any(|there| *there.as_os_str() == *pipe)

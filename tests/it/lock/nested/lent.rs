@@ -40,7 +40,7 @@ fn held_until_the_inner_run_has_ended() {
         outer.wait_stdout("inner ready");
         let mut next = scratch.queue("next", 1);
         scratch.touch("end");
-        wait_until_it_lends_no_more(&outer);
+        wait_until_it_lends_no_more(&outer, outer.pid());
         // It has decided by then.
         scratch.wait_alive_at("inner", Moment::now().after(Duration::from_millis(100)));
         assert_eq!(scratch.client().children(LOCK).len(), 2);
@@ -104,7 +104,7 @@ fn inner_run_that_is_slow() {
         poll::until("a borrower", || (!borrowers(&outer).is_empty()).then_some(()));
         poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
         scratch.touch("end");
-        wait_until_it_lends_no_more(&outer);
+        wait_until_it_lends_no_more(&outer, outer.pid());
         assert!(!outer.has_ended());
         proxy.pass();
         if is_lent {
@@ -133,7 +133,7 @@ fn inner_run_that_comes_too_late() {
     let mut outer = script(&scratch, &["--session-timeout", "60s"], both).spawn();
     outer.wait_stdout("first ready");
     scratch.touch("end");
-    wait_until_it_lends_no_more(&outer);
+    wait_until_it_lends_no_more(&outer, outer.pid());
     scratch.touch("late");
     scratch.wait_queue(2);
     assert_eq!(borrowers(&outer).len(), 2, "the first one's supervisor and guard");
