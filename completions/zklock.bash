@@ -23,12 +23,121 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-z -e -x -s -p -n -w -E -k -q -v -c -h -V --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout --exclusive --shared --permits --and --dialect --nb --nonblock --wait --timeout --conflict-exit-code --describe --once-per --publish-command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --command --help --version"
+            opts="-n -w -E -e -x -s -p -k -z -q -v -h -V -c --nb --nonblock --wait --timeout --conflict-exit-code --exclusive --shared --permits --and --dialect --describe --once-per --publish-command --max-run --kill-after --signal --wait-descendants --on-lost --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout --acl --quiet --verbose --help --version --command"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --timeout)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --wait)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                -w)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --conflict-exit-code)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                -E)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --permits)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --and)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --dialect)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --describe)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --once-per)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --max-run)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --kill-after)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                -k)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --signal)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --on-lost)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --zookeeper)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
@@ -132,13 +241,6 @@ _zklock() {
                     fi
                     return 0
                     ;;
-                --acl)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
                 --session-timeout)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
@@ -146,113 +248,11 @@ _zklock() {
                     fi
                     return 0
                     ;;
-                --permits)
+                --acl)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
                     fi
-                    return 0
-                    ;;
-                -p)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --and)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --dialect)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --timeout)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --wait)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                -w)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --conflict-exit-code)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                -E)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --describe)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --once-per)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --signal)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --kill-after)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                -k)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --max-run)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --on-lost)
-                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --command)
@@ -311,7 +311,7 @@ _zklock_or_command() {
         return
     fi
     case ${COMP_WORDS[1]} in
-        hold) options='-z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout -x --exclusive -e -s --shared -p --permits --and --dialect -n --nonblock --nb -w --timeout --wait -E --conflict-exit-code --describe --while --no-signal --signal -k --kill-after -q --quiet -v --verbose -h --help' ;;
+        hold) options='--while --no-signal --signal -k --kill-after -n --nonblock --nb -w --timeout --wait -E --conflict-exit-code -x --exclusive -e -s --shared -p --permits --and --dialect --describe -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout --acl -q --quiet -v --verbose -h --help' ;;
         status) options='--json --watch -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -q --quiet -v --verbose -h --help' ;;
         list) options='--json -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -q --quiet -v --verbose -h --help' ;;
         break) options='--node --force -w --timeout -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -q --quiet -v --verbose -h --help' ;;
@@ -327,7 +327,7 @@ _zklock_or_command() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
-            -z|--zookeeper|--connect-timeout|--config|--tls-ca|--tls-cert|--tls-key|--auth|--auth-file|--acl|--session-timeout|-p|--permits|--and|--dialect|-w|--timeout|--wait|-E|--conflict-exit-code|--describe|--once-per|-c|--command|--signal|-k|--kill-after|--max-run|--on-lost)
+            -w|--timeout|--wait|-E|--conflict-exit-code|-p|--permits|--and|--dialect|--describe|--once-per|-c|--command|--max-run|-k|--kill-after|--signal|--on-lost|-z|--zookeeper|--connect-timeout|--config|--tls-ca|--tls-cert|--tls-key|--auth|--auth-file|--session-timeout|--acl)
                 [[ ${COMP_WORDS[i + 1]} == = ]] && ((++i))
                 ((++i)) ;;
             --) ((lock && ++i)) && break ;;

@@ -1,36 +1,36 @@
-complete -c zklock -n __zklock_options -s z -l zookeeper -d 'ZooKeeper servers, separated by commas, and an optional chroot' -r -f
-complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up when no server has answered for this long at the start' -r -f
-complete -c zklock -n __zklock_options -l config -d 'Take settings from this file and from no other; /dev/null is none' -r -F
-complete -c zklock -n __zklock_options -l tls-ca -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]' -r -F
-complete -c zklock -n __zklock_options -l tls-cert -d 'Show this certificate to servers that ask for one' -r -F
+complete -c zklock -n __zklock_options -s w -l timeout -l wait -d 'Give up after this time (75)' -r -f
+complete -c zklock -n __zklock_options -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r -f
+complete -c zklock -n __zklock_options -s p -l permits -d 'Take one of N permits' -r -f
+complete -c zklock -n __zklock_options -l and -d 'Also take this lock: all or none; can be repeated' -r -f
+complete -c zklock -n __zklock_options -l dialect -d 'Node names to use: curator, curator-rw, kazoo; or single' -r -f
+complete -c zklock -n __zklock_options -l describe -d 'A text that zklock status shows' -r -f
+complete -c zklock -n __zklock_options -l once-per -d 'Skip if a run within this time succeeded' -r -f
+complete -c zklock -n __zklock_options -l max-run -d 'Stop the command after this time (124)' -r -f
+complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
+complete -c zklock -n __zklock_options -l signal -d 'Stop signal: after a loss of the lock, or --max-run' -r -f
+complete -c zklock -n __zklock_options -l on-lost -d 'Run CMD after the lock was lost' -r -f -a "(__fish_complete_command)"
+complete -c zklock -n __zklock_options -s z -l zookeeper -d 'Servers, as HOST:PORT,...[/CHROOT]' -r -f
+complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up if no server answers within this time at the start' -r -f
+complete -c zklock -n __zklock_options -l config -d 'Read this configuration file and no other; /dev/null is none' -r -F
+complete -c zklock -n __zklock_options -l tls-ca -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]' -r -F
+complete -c zklock -n __zklock_options -l tls-cert -d 'Show this certificate to servers that ask for a certificate' -r -F
 complete -c zklock -n __zklock_options -l tls-key -d 'Private key of --tls-cert [default: in the same file]' -r -F
 complete -c zklock -n __zklock_options -l auth -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps' -r -f
-complete -c zklock -n __zklock_options -l auth-file -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line' -r -F
-complete -c zklock -n __zklock_options -l acl -d 'Who else may use the nodes that are created: open, creator, read' -r -f
+complete -c zklock -n __zklock_options -l auth-file -d 'Log in with this file, one SCHEME:CREDENTIAL a line' -r -F
 complete -c zklock -n __zklock_options -l session-timeout -d 'Session timeout to ask for' -r -f
-complete -c zklock -n __zklock_options -s p -l permits -d 'Take one of N permits: at most N hold at a time' -r -f
-complete -c zklock -n __zklock_options -l and -d 'Also take this lock: all or none; can be repeated' -r -f
-complete -c zklock -n __zklock_options -l dialect -d 'Whose node names to use: curator, curator-rw, kazoo; or single' -r -f
-complete -c zklock -n __zklock_options -s w -l timeout -l wait -d 'Give up after this long; without it, wait for ever' -r -f
-complete -c zklock -n __zklock_options -s E -l conflict-exit-code -d 'Exit status when another contender has the lock, 0 to 255' -r -f
-complete -c zklock -n __zklock_options -l describe -d 'A text that others see while the lock is held or waited for' -r -f
-complete -c zklock -n __zklock_options -l once-per -d 'Skip the command, with status 0, if the last successful run began less than this ago' -r -f
-complete -c zklock -n __zklock_options -l signal -d 'Signal that stops the command when the lock is lost, or after --max-run' -r -f
-complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
-complete -c zklock -n __zklock_options -l max-run -d 'Stop the command when it has run for this long, and exit with 124' -r -f
-complete -c zklock -n __zklock_options -l on-lost -d 'Run this through $SHELL -c when the lock was lost and the command has been stopped' -r -f -a "(__fish_complete_command)"
-complete -c zklock -n __zklock_options -s c -l command -d 'Run this through $SHELL -c (or /bin/sh -c) instead of COMMAND' -r -f -a "(__fish_complete_command)"
-complete -c zklock -n __zklock_options -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
-complete -c zklock -n __zklock_options -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n __zklock_options -l acl -d 'Who else may use the nodes that zklock creates: open, creator, read' -r -f
+complete -c zklock -n __zklock_options -s c -l command -d 'Run CMD with a shell' -r -f -a "(__fish_complete_command)"
+complete -c zklock -n __zklock_options -s n -l nonblock -l nb -d 'Give up at once if the lock is not free (75)'
 complete -c zklock -n __zklock_options -s x -s e -l exclusive -d 'Take the lock for one holder (the default)'
-complete -c zklock -n __zklock_options -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
-complete -c zklock -n __zklock_options -s n -l nonblock -l nb -d 'Give up at once when the lock is not free'
-complete -c zklock -n __zklock_options -l publish-command -d 'Show others the command\'s arguments as well'
-complete -c zklock -n __zklock_options -l wait-descendants -d 'Hold the lock until every descendant of the command has ended, not just the command'
-complete -c zklock -n __zklock_options -s q -l quiet -d 'Be silent while waiting and when the lock is not free; errors are still printed'
-complete -c zklock -n __zklock_options -s v -l verbose -d 'Say what zklock does; -vv also why, and -vvv also how much goes over the network'
-complete -c zklock -n __zklock_options -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zklock -n __zklock_options -s V -l version -d 'Print version'
+complete -c zklock -n __zklock_options -s s -l shared -d 'Take a read lock'
+complete -c zklock -n __zklock_options -l publish-command -d 'Show the command\'s arguments in zklock status'
+complete -c zklock -n __zklock_options -l wait-descendants -d 'Hold the lock until all descendants end'
+complete -c zklock -n __zklock_options -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
+complete -c zklock -n __zklock_options -l tls-no-verify-hostname -d 'Accept a certificate for another name'
+complete -c zklock -n __zklock_options -s q -l quiet -d 'Say nothing of the wait; print errors only'
+complete -c zklock -n __zklock_options -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
+complete -c zklock -n __zklock_options -s h -l help -d 'Print a summary (-h), or everything (--help)'
+complete -c zklock -n __zklock_options -s V -l version -d 'Print the version, its commit, and the features that are built in'
 
 # Whether the cursor is behind a subcommand: that of this name, or any.
 function __zklock_subcommand
@@ -65,7 +65,7 @@ function __zklock_command
     end
     while set -q words[1]
         switch $words[1]
-            case -z --zookeeper --connect-timeout --config --tls-ca --tls-cert --tls-key --auth --auth-file --acl --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe --once-per -c --command --signal -k --kill-after --max-run --on-lost --token
+            case -w --timeout --wait -E --conflict-exit-code -p --permits --and --dialect --describe --once-per -c --command --max-run -k --kill-after --signal --on-lost -z --zookeeper --connect-timeout --config --tls-ca --tls-cert --tls-key --auth --auth-file --session-timeout --acl --token
                 set -e words[1]
             case --
                 if test $has_lock = yes
@@ -121,102 +121,102 @@ complete -c zklock -n __zklock_options -l and -x -a '(__zklock_paths)'
 complete -c zklock -n __zklock_options -l dialect -x -a '(__fish_append , curator curator-rw kazoo single)'
 complete -c zklock -n __zklock_options -l signal -x -a '(__zklock_signals)'
 complete -c zklock -n '__zklock_command >/dev/null' -x -a '(__fish_complete_subcommand --commandline (__zklock_command))' -d Command
-complete -c zklock -n __zklock_first -a hold -d 'Take a lock, and hold it until told to stop'
-complete -c zklock -n '__zklock_subcommand hold' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
-complete -c zklock -n '__zklock_subcommand hold' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand hold' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
-complete -c zklock -n '__zklock_subcommand hold' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
-complete -c zklock -n '__zklock_subcommand hold' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
-complete -c zklock -n '__zklock_subcommand hold' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
-complete -c zklock -n '__zklock_subcommand hold' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
-complete -c zklock -n '__zklock_subcommand hold' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
-complete -c zklock -n '__zklock_subcommand hold' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
-complete -c zklock -n '__zklock_subcommand hold' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
-complete -c zklock -n '__zklock_subcommand hold' -l acl -x -d 'Who else may use the nodes that are created: open, creator, read'
-complete -c zklock -n '__zklock_subcommand hold' -l session-timeout -x -d 'Session timeout to ask for'
-complete -c zklock -n '__zklock_subcommand hold' -s x -l exclusive -s e -d 'Take the lock for one holder (the default)'
-complete -c zklock -n '__zklock_subcommand hold' -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
-complete -c zklock -n '__zklock_subcommand hold' -s p -l permits -x -d 'Take one of N permits: at most N hold at a time'
-complete -c zklock -n '__zklock_subcommand hold' -l and -x -d 'Also take this lock: all or none; can be repeated'
-complete -c zklock -n '__zklock_subcommand hold' -l dialect -x -d 'Whose node names to use: curator, curator-rw, kazoo; or single'
-complete -c zklock -n '__zklock_subcommand hold' -s n -l nonblock -l nb -d 'Give up at once when the lock is not free'
-complete -c zklock -n '__zklock_subcommand hold' -s w -l timeout -l wait -x -d 'Give up after this long; without it, wait for ever'
-complete -c zklock -n '__zklock_subcommand hold' -s E -l conflict-exit-code -x -d 'Exit status when another contender has the lock, 0 to 255'
-complete -c zklock -n '__zklock_subcommand hold' -l describe -x -d 'A text that others see while the lock is held or waited for'
+complete -c zklock -n __zklock_first -a hold -d 'Hold a lock for a script or a service, without a command'
 complete -c zklock -n '__zklock_subcommand hold' -l while -x -d 'Hold until this process ends, whatever standard input is'
 complete -c zklock -n '__zklock_subcommand hold' -l no-signal -d 'Send no signal to the caller when the lock is lost'
 complete -c zklock -n '__zklock_subcommand hold' -l signal -x -d 'Signal that the caller gets when the lock is lost'
 complete -c zklock -n '__zklock_subcommand hold' -s k -l kill-after -x -d 'Time from that signal to the end of the lock [default: 5s, or less]'
-complete -c zklock -n '__zklock_subcommand hold' -s q -l quiet -d 'Be silent while waiting and when the lock is not free; errors are still printed'
-complete -c zklock -n '__zklock_subcommand hold' -s v -l verbose -d 'Say what zklock does; -vv also why, and -vvv also how much goes over the network'
-complete -c zklock -n '__zklock_subcommand hold' -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c zklock -n '__zklock_subcommand hold' -s n -l nonblock -l nb -d 'Give up at once if the lock is not free (75)'
+complete -c zklock -n '__zklock_subcommand hold' -s w -l timeout -l wait -x -d 'Give up after this time (75)'
+complete -c zklock -n '__zklock_subcommand hold' -s E -l conflict-exit-code -x -d 'Exit with N instead of 75'
+complete -c zklock -n '__zklock_subcommand hold' -s x -l exclusive -s e -d 'Take the lock for one holder (the default)'
+complete -c zklock -n '__zklock_subcommand hold' -s s -l shared -d 'Take a read lock'
+complete -c zklock -n '__zklock_subcommand hold' -s p -l permits -x -d 'Take one of N permits'
+complete -c zklock -n '__zklock_subcommand hold' -l and -x -d 'Also take this lock: all or none; can be repeated'
+complete -c zklock -n '__zklock_subcommand hold' -l dialect -x -d 'Node names to use: curator, curator-rw, kazoo; or single'
+complete -c zklock -n '__zklock_subcommand hold' -l describe -x -d 'A text that zklock status shows'
+complete -c zklock -n '__zklock_subcommand hold' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
+complete -c zklock -n '__zklock_subcommand hold' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
+complete -c zklock -n '__zklock_subcommand hold' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand hold' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
+complete -c zklock -n '__zklock_subcommand hold' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
+complete -c zklock -n '__zklock_subcommand hold' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'
+complete -c zklock -n '__zklock_subcommand hold' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
+complete -c zklock -n '__zklock_subcommand hold' -l tls-no-verify-hostname -d 'Accept a certificate for another name'
+complete -c zklock -n '__zklock_subcommand hold' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
+complete -c zklock -n '__zklock_subcommand hold' -l auth-file -r -d 'Log in with this file, one SCHEME:CREDENTIAL a line'
+complete -c zklock -n '__zklock_subcommand hold' -l session-timeout -x -d 'Session timeout to ask for'
+complete -c zklock -n '__zklock_subcommand hold' -l acl -x -d 'Who else may use the nodes that zklock creates: open, creator, read'
+complete -c zklock -n '__zklock_subcommand hold' -s q -l quiet -d 'Say nothing of the wait; print errors only'
+complete -c zklock -n '__zklock_subcommand hold' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
+complete -c zklock -n '__zklock_subcommand hold' -s h -l help -d 'Print a summary (-h), or everything (--help)'
 complete -c zklock -n __zklock_first -a status -d 'Show the holders and the waiters of locks'
 complete -c zklock -n '__zklock_subcommand status' -l json -d 'Print JSON, as docs/status.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand status' -l watch -d 'Print again whenever something changes, until interrupted'
-complete -c zklock -n '__zklock_subcommand status' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
-complete -c zklock -n '__zklock_subcommand status' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand status' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
-complete -c zklock -n '__zklock_subcommand status' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
-complete -c zklock -n '__zklock_subcommand status' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
-complete -c zklock -n '__zklock_subcommand status' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
+complete -c zklock -n '__zklock_subcommand status' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
+complete -c zklock -n '__zklock_subcommand status' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
+complete -c zklock -n '__zklock_subcommand status' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand status' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
+complete -c zklock -n '__zklock_subcommand status' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
+complete -c zklock -n '__zklock_subcommand status' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'
 complete -c zklock -n '__zklock_subcommand status' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
-complete -c zklock -n '__zklock_subcommand status' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n '__zklock_subcommand status' -l tls-no-verify-hostname -d 'Accept a certificate for another name'
 complete -c zklock -n '__zklock_subcommand status' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
-complete -c zklock -n '__zklock_subcommand status' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
+complete -c zklock -n '__zklock_subcommand status' -l auth-file -r -d 'Log in with this file, one SCHEME:CREDENTIAL a line'
 complete -c zklock -n '__zklock_subcommand status' -s q -l quiet -d 'Print nothing; exit with 0 if one of the locks is held, else 1'
-complete -c zklock -n '__zklock_subcommand status' -s v -l verbose -d 'Say what zklock does; -vv also why, and -vvv also how much goes over the network'
-complete -c zklock -n '__zklock_subcommand status' -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c zklock -n '__zklock_subcommand status' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
+complete -c zklock -n '__zklock_subcommand status' -s h -l help -d 'Print a summary (-h), or everything (--help)'
 complete -c zklock -n __zklock_first -a list -d 'List the locks that are in use'
 complete -c zklock -n '__zklock_subcommand list' -l json -d 'Print JSON, as docs/list.schema.json describes it'
-complete -c zklock -n '__zklock_subcommand list' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
-complete -c zklock -n '__zklock_subcommand list' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand list' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
-complete -c zklock -n '__zklock_subcommand list' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
-complete -c zklock -n '__zklock_subcommand list' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
-complete -c zklock -n '__zklock_subcommand list' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
+complete -c zklock -n '__zklock_subcommand list' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
+complete -c zklock -n '__zklock_subcommand list' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
+complete -c zklock -n '__zklock_subcommand list' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand list' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
+complete -c zklock -n '__zklock_subcommand list' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
+complete -c zklock -n '__zklock_subcommand list' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'
 complete -c zklock -n '__zklock_subcommand list' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
-complete -c zklock -n '__zklock_subcommand list' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n '__zklock_subcommand list' -l tls-no-verify-hostname -d 'Accept a certificate for another name'
 complete -c zklock -n '__zklock_subcommand list' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
-complete -c zklock -n '__zklock_subcommand list' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
+complete -c zklock -n '__zklock_subcommand list' -l auth-file -r -d 'Log in with this file, one SCHEME:CREDENTIAL a line'
 complete -c zklock -n '__zklock_subcommand list' -s q -l quiet -d 'Show no progress; the list and errors are still printed'
-complete -c zklock -n '__zklock_subcommand list' -s v -l verbose -d 'Say what zklock does; -vv also why, and -vvv also how much goes over the network'
-complete -c zklock -n '__zklock_subcommand list' -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zklock -n __zklock_first -a break -d 'Ask a contender to give up a lock'
+complete -c zklock -n '__zklock_subcommand list' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
+complete -c zklock -n '__zklock_subcommand list' -s h -l help -d 'Print a summary (-h), or everything (--help)'
+complete -c zklock -n __zklock_first -a break -d 'Ask a holder to stop, and to release the lock'
 complete -c zklock -n '__zklock_subcommand break' -l node -x -d 'The contender\'s node, by its name or its path, as `zklock status --json` shows it'
 complete -c zklock -n '__zklock_subcommand break' -l force -d 'Delete the contender\'s node; the next one may start before this one has stopped'
 complete -c zklock -n '__zklock_subcommand break' -s w -l timeout -x -d 'How long to wait until the contender has gone'
-complete -c zklock -n '__zklock_subcommand break' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
-complete -c zklock -n '__zklock_subcommand break' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand break' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
-complete -c zklock -n '__zklock_subcommand break' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
-complete -c zklock -n '__zklock_subcommand break' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
-complete -c zklock -n '__zklock_subcommand break' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
+complete -c zklock -n '__zklock_subcommand break' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
+complete -c zklock -n '__zklock_subcommand break' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
+complete -c zklock -n '__zklock_subcommand break' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand break' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
+complete -c zklock -n '__zklock_subcommand break' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
+complete -c zklock -n '__zklock_subcommand break' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'
 complete -c zklock -n '__zklock_subcommand break' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
-complete -c zklock -n '__zklock_subcommand break' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n '__zklock_subcommand break' -l tls-no-verify-hostname -d 'Accept a certificate for another name'
 complete -c zklock -n '__zklock_subcommand break' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
-complete -c zklock -n '__zklock_subcommand break' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
+complete -c zklock -n '__zklock_subcommand break' -l auth-file -r -d 'Log in with this file, one SCHEME:CREDENTIAL a line'
 complete -c zklock -n '__zklock_subcommand break' -s q -l quiet -d 'Say nothing of a contender that is not there or does not go'
-complete -c zklock -n '__zklock_subcommand break' -s v -l verbose -d 'Say what zklock does; -vv also why, and -vvv also how much goes over the network'
-complete -c zklock -n '__zklock_subcommand break' -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zklock -n __zklock_first -a check -d 'Say whether the servers are fit for what zklock promises'
+complete -c zklock -n '__zklock_subcommand break' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
+complete -c zklock -n '__zklock_subcommand break' -s h -l help -d 'Print a summary (-h), or everything (--help)'
+complete -c zklock -n __zklock_first -a check -d 'Check that the servers meet zklock\'s requirements'
 complete -c zklock -n '__zklock_subcommand check' -l json -d 'Print JSON, as docs/check.schema.json describes it'
-complete -c zklock -n '__zklock_subcommand check' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
+complete -c zklock -n '__zklock_subcommand check' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
 complete -c zklock -n '__zklock_subcommand check' -l connect-timeout -x -d 'How long each server has to answer everything'
-complete -c zklock -n '__zklock_subcommand check' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
-complete -c zklock -n '__zklock_subcommand check' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
-complete -c zklock -n '__zklock_subcommand check' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
-complete -c zklock -n '__zklock_subcommand check' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
+complete -c zklock -n '__zklock_subcommand check' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand check' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
+complete -c zklock -n '__zklock_subcommand check' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
+complete -c zklock -n '__zklock_subcommand check' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'
 complete -c zklock -n '__zklock_subcommand check' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
-complete -c zklock -n '__zklock_subcommand check' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n '__zklock_subcommand check' -l tls-no-verify-hostname -d 'Accept a certificate for another name'
 complete -c zklock -n '__zklock_subcommand check' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
-complete -c zklock -n '__zklock_subcommand check' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
+complete -c zklock -n '__zklock_subcommand check' -l auth-file -r -d 'Log in with this file, one SCHEME:CREDENTIAL a line'
 complete -c zklock -n '__zklock_subcommand check' -l session-timeout -x -d 'Session timeout to ask for'
 complete -c zklock -n '__zklock_subcommand check' -s q -l quiet -d 'Print nothing; the exit status tells'
-complete -c zklock -n '__zklock_subcommand check' -s v -l verbose -d 'Say what zklock does; -vv also why, and -vvv also how much goes over the network'
-complete -c zklock -n '__zklock_subcommand check' -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zklock -n __zklock_first -a fence -d 'Run a command unless a later holder of the lock has been here'
+complete -c zklock -n '__zklock_subcommand check' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
+complete -c zklock -n '__zklock_subcommand check' -s h -l help -d 'Print a summary (-h), or everything (--help)'
+complete -c zklock -n __zklock_first -a fence -d 'Run a command unless a later holder was here'
 complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -l token -x -d 'The fencing token, as the command of the lock\'s holder finds it in ZKLOCK_TOKEN'
 complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s k -l kill-after -x -d 'Time from the stop signal, SIGTERM, to SIGKILL when a later holder comes'
 complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s q -l quiet -d 'Be silent while waiting; errors are still printed'
-complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s v -l verbose -d 'Say what zklock does; -vv also why, and -vvv also how much goes over the network'
-complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
+complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s h -l help -d 'Print a summary (-h), or everything (--help)'

@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::access::{Access, Messages};
-use super::forms::Subcommand;
 use super::options::{FENCE_KILL_AFTER, TOKEN};
 use super::plan::{CommandLine, FencePlan, LockRequest, Plan};
 use super::refusal::quoted;
+use super::subcommands::Subcommand;
 use super::values::Values;
 use crate::rules::duration;
 use crate::rules::fence;

@@ -8,7 +8,7 @@ mod access; // how to reach the servers
 mod config; // configuration files
 pub mod environment; // the variables of zklock
 mod fence; // `zklock fence`
-mod forms; // which options a subcommand has, and its help
+mod forms; // what a command line consists of, and its help
 mod job; // the main job and `zklock hold`
 mod login; // `--auth`, `--auth-file`, `--acl`
 mod meaning; // what single values mean
@@ -19,6 +19,7 @@ mod origin; // where a value comes from
 mod plan; // what a run is to do
 mod refusal; // what is wrong with the arguments
 pub mod sentences; // what the user is told while a run goes on
+mod subcommands; // the subcommands, and their help
 mod taking; // how a lock is to be taken
 pub mod this_process; // our own environment and files
 mod tls; // `--tls` and what belongs to it
@@ -28,12 +29,13 @@ use std::ffi::OsString;
 
 pub use access::{Access, Messages, Verbosity};
 pub use config::{Surroundings, Unread, keys};
-pub use forms::{Subcommand, command};
+pub use forms::command;
 pub use job::job;
 pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
 pub use origin::{Origin, SYSTEMS, Setting, unfit};
 pub use plan::{CommandLine, FencePlan, Hold, LockRequest, Plan};
 pub use refusal::Exit;
+pub use subcommands::Subcommand;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::access::{Access, Messages, Verbosity};
 use super::config::Surroundings;
-use super::forms::Subcommand;
 use super::meaning::session_timeout;
 use super::options::{
     BREAK_TIMEOUT, CHECK_JSON, COMPLETE, FORCE, LIST_JSON, NODE, SESSION_TIMEOUT, STATUS_JSON, WATCH,
 };
 use super::refusal::{Exit, quoted, refused_by_clap};
+use super::subcommands::Subcommand;
 use super::taking::{argument, lock_argument};
 use super::values::Values;
 use super::{Task, fence, job, login};

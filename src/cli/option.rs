@@ -5,8 +5,6 @@ use std::ffi::OsString;
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, ValueHint, value_parser};
 
-use super::forms::Texts;
-
 /// An option, but for what its value means. To say that is up to the code that reads it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opt {
@@ -46,6 +44,17 @@ pub(super) enum KeyKind {
     Switch,
     /// A file.
     Path,
+}
+
+/// How much of its help a definition has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Texts {
+    /// None: the definition only reads a command line, in half the time.
+    None,
+    /// What `-h` shows: for each option that is often needed, one line.
+    Summary,
+    /// What `--help`, man pages and completions need.
+    All,
 }
 
 impl Opt {

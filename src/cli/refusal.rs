@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::forms::Subcommand;
+use super::subcommands::Subcommand;
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,9 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 
 use super::config::{Config, Surroundings};
-use super::forms::{Form, Texts};
+use super::forms::Form;
 use super::option::Opt;
+use super::option::Texts;
 use super::options::CONFIG;
 use super::origin::{Given, Origin};
 

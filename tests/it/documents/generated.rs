@@ -191,8 +191,6 @@ fn completion(shell: Shell) -> String {
         Shell::Zsh => {
             replace(":NAME[,NAME...]:", &fill_in(":NAME[,NAME...]:_sequence compadd - @DIALECTS@"));
             replace(":SIGNAL:", ":SIGNAL:_signals -s");
-            // A colon ends the name of a value.
-            replace(":HOST:PORT,", ":HOST\\:PORT,");
             // Where there is only a message to show, zsh would show it instead of completing an option.
             replace("such as /jobs/backup:'", "such as /jobs/backup:_zklock_paths'");
             replace(":LOCK:'", ":LOCK:_zklock_paths'");

@@ -315,6 +315,7 @@ fn frozen_file_system() {
         let mut steps = BufReader::new(from).lines();
         let mut step = || steps.next().expect("apt-get install e2fsprogs").expect("a line");
         if step() != "mounted" {
+            shell.wait().expect("it ends");
             return skip("a loop device");
         }
         let job = scratch.job(&direct(), "holder", &GRACE, &["--wait"]).env(variable, "debug");
