@@ -30,7 +30,7 @@ const WAYS: &[Way] = &[
         run.signal(Signal::SIGUSR1);
         { run }.wait()
     }),
-    ("64", "no lock", 64, |scratch| scratch.zklock().run()),
+    ("64", "no lock", 64, |scratch| scratch.zklock().arg("-n").run()),
     ("64", "a grace that the granted timeout has no room for", 64, |scratch| {
         scratch.zklock().args(["--session-timeout", "10m", "-k", "3m", LOCK, "true"]).run()
     }),
