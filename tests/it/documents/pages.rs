@@ -241,7 +241,7 @@ fn groups<'a>(options: impl Iterator<Item = &'a Arg>) -> String {
 
 /// Whether an option says how to reach the servers. Most commands have these.
 fn is_of_connection(arg: &Arg) -> bool {
-    matches!(arg.get_help_heading(), Some("Connection" | "ZooKeeper" | "TLS" | "Login"))
+    matches!(arg.get_help_heading(), Some("Connection" | "TLS" | "Login"))
 }
 
 /// The options of a subcommand: its own as a whole, those of zklock(1) in short.
@@ -381,7 +381,7 @@ fn every_option_is_in_the_page_of_its_command() {
         let synopsis = page.section("SYNOPSIS");
         assert_eq!(synopsis.trim(), subcommand.usage());
         let own = page.section("OPTIONS");
-        for arg in shown_options(&subcommand.command()) {
+        for arg in shown_options(&subcommand.command()).filter(|arg| arg.get_id() != "help") {
             let same = command
                 .get_arguments()
                 .any(|other| other.get_id() == arg.get_id() && other.get_help() == arg.get_help());
@@ -428,17 +428,16 @@ fn every_exit_status_is_in_the_page_of_its_command() {
 }
 
 #[test]
-fn every_key_of_a_configuration_file_is_in_its_page_and_in_the_readme() {
+fn every_key_of_a_configuration_file_is_in_its_page_and_in_the_guide() {
     let manual = CONFIGURATION.section("KEYS");
-    let readme = include_str!("../../../README.md").split_once("\n## Configuration file\n").expect("the section").1;
-    let readme = readme.split_once("\n## ").expect("the next section").0;
+    let guide = include_str!("../../../docs/configuration.md");
     for key in cli::keys() {
         let is_key = |line: &str| line.split_whitespace().next() == Some(key);
         assert!(manual.lines().any(is_key), "{key} is missing in the page");
-        assert!(readme.contains(&format!("`{key}`")), "{key} is missing in the README");
+        assert!(guide.contains(&format!("`{key}`")), "{key} is missing in docs/configuration.md");
     }
     let page = CONFIGURATION.as_read(100);
-    for text in [&page, include_str!("../../../README.md"), &cli::command().render_long_help().to_string()] {
+    for text in [&page, guide, &cli::command().render_long_help().to_string()] {
         assert!(text.contains(cli::SYSTEMS) && text.contains("~/.config/zklock.toml"));
     }
 }

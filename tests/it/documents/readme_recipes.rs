@@ -22,7 +22,7 @@ impl Place {
         let bin = self.path("bin/");
         let bin = bin.to_str().expect("UTF-8");
         let text = text.replace("/usr/bin/zklock ", &format!("{bin}zklock ")).replace("/usr/local/bin/", bin);
-        text.replace("zk1,zk2,zk3", &self.chroot.to_string())
+        text.replace("zk1,zk2,zk3", &self.chroot.to_string()).replace("/var/lib/", "")
     }
 
     /// `program` with this `PATH` and what the programs that recipes call need.
@@ -105,15 +105,14 @@ fn configuration_file() {
     expect_settings(&Files(systems.text, users.text));
 
     let place = Place::new();
-    let job = blocks_in("text").into_iter().find(|block| block.text.contains("0 3 * * * ")).expect("the crontab");
-    let job = place.adapted(
-        job.text.lines().nth(1).expect("a job").splitn(6, ' ').nth(5).expect("five fields and a command").trim(),
-    );
+    let crontab = place.adapted(&only_block_of_the_readme("crontab").text);
+    let job = crontab.lines().find(|line| line.contains("/jobs/prune")).expect("the job");
+    let job = job.splitn(6, ' ').nth(5).expect("five fields and a command").trim();
     let file = place.path("zklock.toml");
     fs::write(&file, format!("zookeeper = '{}'", place.chroot)).expect("a file can be written");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
     let file = file.to_str().expect("UTF-8");
-    assert_eq!(mail(&place.cron(&[("ZKLOCK_CONFIG", file)], &job).run().expect_code(0)), "");
+    assert_eq!(mail(&place.cron(&[("ZKLOCK_CONFIG", file)], job).run().expect_code(0)), "");
     assert_eq!(place.calls(), "prune under /jobs/prune: \n");
 }
 
