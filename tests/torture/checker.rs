@@ -2,38 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
+
+use zklock::rules::mode::Mode;
 
 /// A point on CLOCK_BOOTTIME.
 pub(crate) type Time = Duration;
-
-/// How a lock is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// No other command may hold the lock.
-    Exclusive,
-    /// All others that are not exclusive may hold it as well.
-    Shared,
-    /// Fewer than this many others may hold it as well.
-    Permits(usize),
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    /// Reads a mode as ZKLOCK_MODE spells it.
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "exclusive" => Ok(Self::Exclusive),
-            "shared" => Ok(Self::Shared),
-            _ => {
-                let permits = text.strip_prefix("permits:").and_then(|permits| permits.parse().ok());
-                permits.map(Self::Permits).ok_or_else(|| format!("no mode {text}"))
-            }
-        }
-    }
-}
 
 /// The time during which any process of the command with one token was seen alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,7 +250,7 @@ pub(crate) fn overlaps(holds: &[Hold], excuses: &[Excuse]) -> Vec<Breach> {
 
 /// The breach if `one` begins when all its permits are taken. `beside`: the commands that are alive then.
 fn crowding(one: &Hold, mut beside: Vec<&Hold>, excuses: &[Excuse]) -> Option<Breach> {
-    let Mode::Permits(permits) = one.mode else { return None };
+    let permits = one.mode.permits()?.get() as usize;
     beside.retain(|other| may_run_together(one, other));
     let surplus = (beside.len() + 1).checked_sub(permits).filter(|surplus| *surplus > 0)?;
     let mut kinds: Vec<_> = beside.iter().filter_map(|other| find(excuses, other, one.begin)).collect();
@@ -338,19 +312,15 @@ mod tests {
         assert!(holds[0].ended && !holds[1].ended);
         assert_eq!(overlaps(&holds, &[]), []);
         assert_eq!(disorders(&holds, &[]), []);
-    }
-
-    #[test]
-    fn overlap() {
-        let holds = read(&["begin 1 /a 1", "begin 7 /a 2", "alive 9 /a 1", "alive 20 /a 2"]);
-        let [breach] = <[_; 1]>::try_from(overlaps(&holds, &[])).unwrap();
-        assert_eq!((breach.length, breach.excuse), (2 * MS, None));
+        let holds = read(&["begin 1 /a 5", "end 2 /a 5", "begin 3 /a 4", "begin 4 /b 1"]);
+        assert_eq!(disorders(&holds, &[]).len(), 1, "a smaller token after a larger one");
     }
 
     #[test]
     fn overlap_with_several() {
-        let holds = read(&["begin 1 /a 1", "begin 2 /a 2", "begin 4 /a 3", "alive 9 /a 1"]);
-        assert_eq!(overlaps(&holds, &[]).len(), 2);
+        let holds = read(&["begin 1 /a 1", "begin 2 /a 2", "begin 7 /a 3", "alive 9 /a 1", "alive 20 /a 3"]);
+        let found: Vec<_> = overlaps(&holds, &[]).iter().map(|breach| (breach.length, breach.excuse)).collect();
+        assert_eq!(found, [(Duration::ZERO, None), (2 * MS, None)]);
     }
 
     #[test]
@@ -411,25 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn smaller_token_after_a_larger_one() {
-        let holds = read(&["begin 1 /a 5", "end 2 /a 5", "begin 3 /a 4", "begin 4 /b 1"]);
-        assert_eq!(disorders(&holds, &[]).len(), 1);
-    }
-
-    #[test]
-    fn only_the_last_line_may_be_incomplete() {
+    fn lines_are_whole_but_the_last_and_may_name_several_locks() {
         assert_eq!(holds("begin 1 1 1 exclusive /a 1 /a/n\nali").unwrap().len(), 1);
         assert!(holds("ali\nbegin 1 1 1 exclusive /a 1 /a/n\n").is_err());
         assert!(holds("begin 1 1 1 exclusive /a 1\n").is_err());
-    }
-
-    #[test]
-    fn line_with_several_locks() {
         let holds = holds("begin 1 1 1 exclusive /a 1 /a/n /b 2 /b/n\n").unwrap();
-        assert_eq!(
-            holds.iter().map(|hold| (hold.lock.as_str(), hold.token)).collect::<Vec<_>>(),
-            [("/a", 1), ("/b", 2)]
-        );
+        let named: Vec<_> = holds.iter().map(|hold| (hold.lock.as_str(), hold.token)).collect();
+        assert_eq!(named, [("/a", 1), ("/b", 2)]);
     }
 
     #[test]

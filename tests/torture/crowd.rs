@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, pipe2, write};
 
 use crate::checker::Time;
-use crate::process::{self, Process, Seat};
+use crate::harness::process::{self, Process, Seat};
 use crate::record::{Phase, Record, lock};
 use crate::tool::{Entry, Give, Place, Tool};
 use crate::work::{self, CONTENDER, INNER_FAILED, Job, Nature};

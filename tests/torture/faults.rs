@@ -11,13 +11,13 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use crate::checker::{Excuse, Until, Whose};
-use crate::client::{Client, end_session};
 use crate::crowd::{Contender, Crowd, Wanted};
-use crate::ensemble::Ensemble;
-use crate::frames::Op;
-use crate::proxy::{Fate, Flow, Proxy, Trap};
+use crate::harness::client::{Client, end_session};
+use crate::harness::ensemble::Ensemble;
+use crate::harness::frames::Op;
+use crate::harness::proxy::{Fate, Flow, Proxy, Trap};
+use crate::harness::server::{Data, Role, Server};
 use crate::record::{Deaf, Record};
-use crate::server::{Data, Role, Server};
 use crate::servers::Etcd;
 use crate::tool::{LONGEST_TIMEOUT, Tool};
 use crate::work;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use nix::unistd::Pid;
 
 use crate::crowd::{COMMAND, Contender};
-use crate::poll;
-use crate::process::Process;
+use crate::harness::poll;
+use crate::harness::process::Process;
 use crate::record::lock;
 
 /// How long the kernel may take to let go of a group whose processes have ended.

@@ -1,43 +1,27 @@
 //! A crowd of contenders on a few locks, random faults of all kinds, and a checker that reads the log of the commands.
 //! scripts/torture runs it; see docs/torture.md.
 
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/harness/authority.rs"]
-mod authority;
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/harness/client.rs"]
-mod client;
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/harness/ensemble.rs"]
-mod ensemble;
-#[path = "../it/harness/frames.rs"]
-mod frames;
-#[path = "../it/harness/poll.rs"]
-mod poll;
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/harness/process.rs"]
-mod process;
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/harness/proxy.rs"]
-mod proxy;
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/harness/release.rs"]
-mod release;
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/harness/secure.rs"]
-mod secure;
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/harness/server.rs"]
-mod server;
-#[path = "../it/harness/skipped.rs"]
-mod skipped;
+#[expect(dead_code, reason = "of the harness of the tests, this uses a part")]
+#[path = "../it/harness"]
+mod harness {
+    mod authority;
+    pub(crate) mod client;
+    pub(crate) mod ensemble;
+    pub(crate) mod frames;
+    pub(crate) mod poll;
+    pub(crate) mod process;
+    pub(crate) mod proxy;
+    mod release;
+    mod secure;
+    pub(crate) mod server;
+    mod skipped;
+}
 
 mod checker;
 mod crowd;
 mod faults;
 mod freezer;
 mod hurt;
-mod progress;
 mod record;
 mod report;
 mod servers;
@@ -62,8 +46,9 @@ use crate::checker::Time;
 use crate::crowd::Crowd;
 use crate::faults::Network;
 use crate::freezer::Freezer;
+use crate::harness::proxy::Proxy;
+use crate::harness::{poll, process};
 use crate::hurt::Hurter;
-use crate::proxy::Proxy;
 use crate::record::{Phase, Record};
 use crate::report::{Findings, Report};
 use crate::servers::Servers;
@@ -87,6 +72,9 @@ const STRIKERS: usize = 2;
 
 /// How many threads hurt processes.
 const HURTERS: usize = 2;
+
+/// How often to show the progress.
+const STEP: Duration = Duration::from_secs(20);
 
 /// How long it may take after the faults, on a loaded machine, until old sessions have expired and new ones are open.
 const RECOVERY: Duration = Duration::from_secs(30);
@@ -122,16 +110,8 @@ fn main() -> ExitCode {
     print!("{report}");
     let is_judged = options.tool == Tool::Zklock;
     let is_right = !is_judged || report.is_clean();
-    println!(
-        "\n{}",
-        if !is_judged {
-            "only reported"
-        } else if is_right {
-            "passed"
-        } else {
-            "FAILED"
-        }
-    );
+    let verdict = if is_judged { ["FAILED", "passed"][usize::from(is_right)] } else { "only reported" };
+    println!("\n{verdict}");
     if options.keep || !is_right {
         println!("logs: {}", directory.keep().display());
     }
@@ -189,7 +169,7 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
             lanes.push(scope.spawn(move || hurter.strike_holders(&mut lane(seed, number))));
         }
         let time = Duration::from_secs_f64(options.minutes * 60.0);
-        scope.spawn(move || progress::show(time, crowd, record));
+        scope.spawn(move || show_progress(crowd, record));
         record.pause(time);
         record.enter(Phase::Drain);
         for lane in lanes {
@@ -206,6 +186,15 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
     });
     let log = fs::read_to_string(crowd.log()).unwrap_or_default();
     Report::new(&log, &crowd, &record, findings, freezer.err())
+}
+
+/// Shows the progress on stdout, because nothing else is printed for minutes.
+fn show_progress(crowd: &Crowd, record: &Record) {
+    while !record.is_over_within(STEP) {
+        let faults: usize = record.faults().values().sum();
+        let (all, alive) = (crowd.all().len(), crowd.alive().len());
+        println!("{:?}: {faults} faults, {all} contenders, of which {alive} have not ended", record.phase());
+    }
 }
 
 /// Waits until all contenders have ended. Returns those that have not, after all the time that they may need.

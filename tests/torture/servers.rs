@@ -13,14 +13,14 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::checker::Time;
-use crate::client::Client;
-use crate::ensemble::{Chroot, Ensemble};
 use crate::faults;
-use crate::poll;
-use crate::process::{self, Seat};
-use crate::proxy::Proxy;
+use crate::harness::client::Client;
+use crate::harness::ensemble::{Chroot, Ensemble};
+use crate::harness::poll;
+use crate::harness::process::{self, Seat};
+use crate::harness::proxy::Proxy;
+use crate::harness::server::{Settings, free_port};
 use crate::record::{Record, lock};
-use crate::server::{Settings, free_port};
 use crate::tool::Tool;
 use crate::witness;
 

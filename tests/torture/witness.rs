@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::checker::Time;
-use crate::client::Client;
+use crate::harness::client::Client;
 use crate::record::{Phase, Record};
 use crate::work;
 

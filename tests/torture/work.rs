@@ -5,16 +5,15 @@
 //! lock that is held.
 
 use std::env;
-use std::fmt;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::time::{ClockId, clock_gettime};
@@ -40,7 +39,7 @@ const BEAT: Duration = Duration::from_millis(5);
 const ORPHANED_FOR: Duration = Duration::from_secs(10);
 
 /// The sorts of commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Nature {
     /// Signals act on it as on any program.
     Plain,
@@ -54,30 +53,6 @@ pub(crate) enum Nature {
     Nesting,
     /// The same, but it leaves the nested run behind.
     Leaving,
-}
-
-const NATURES: [(Nature, &str); 6] = [
-    (Nature::Plain, "plain"),
-    (Nature::Stubborn, "stubborn"),
-    (Nature::Group, "group"),
-    (Nature::Family, "family"),
-    (Nature::Nesting, "nesting"),
-    (Nature::Leaving, "leaving"),
-];
-
-impl fmt::Display for Nature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(NATURES.iter().find(|(nature, _)| nature == self).expect("the table has them all").1)
-    }
-}
-
-impl FromStr for Nature {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let known = NATURES.iter().find(|(_, known)| *known == name);
-        known.map(|(nature, _)| *nature).ok_or_else(|| format!("no nature {name}"))
-    }
 }
 
 /// The job of a command, as given by its arguments.
@@ -121,7 +96,7 @@ impl Job {
 
     fn arguments(&self, role: Role) -> Vec<String> {
         let log = self.log.to_str().expect("a path in UTF-8").to_owned();
-        let own = [role.flag().to_owned(), log, self.time.as_millis().to_string(), self.nature.to_string()];
+        let own = [role.flag().to_owned(), log, self.time.as_millis().to_string(), format!("{:?}", self.nature)];
         own.into_iter().chain(self.inner.iter().cloned()).collect()
     }
 
@@ -131,7 +106,8 @@ impl Job {
         let roles = [Role::Command, Role::Between, Role::Descendant];
         let Some(role) = roles.into_iter().find(|role| role.flag() == flag) else { return false };
         let time = Duration::from_millis(time.parse().expect("a number of milliseconds"));
-        let job = Self { log: log.into(), time, nature: nature.parse().expect("a nature"), inner: inner.to_vec() };
+        let nature = Nature::from_str(nature, true).expect("a nature");
+        let job = Self { log: log.into(), time, nature, inner: inner.to_vec() };
         match role {
             Role::Command => job.work(),
             Role::Between => job.spawn_descendant(),
