@@ -12,15 +12,11 @@ pub(crate) type Time = Duration;
 /// The time during which any process of the command with one token was seen alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
-    /// The lock's path.
     pub(crate) lock: String,
-    /// The fencing token.
     pub(crate) token: i64,
     /// How it is held, as the first sign of life says: a nested run may ask for less later.
     pub(crate) mode: Mode,
-    /// The node's path.
     pub(crate) node: String,
-    /// The number of the contender.
     pub(crate) contender: usize,
     /// The first sign of life.
     pub(crate) begin: Time,
@@ -28,7 +24,6 @@ pub(crate) struct Hold {
     pub(crate) last: Time,
     /// Whether the command said that it had done its work.
     pub(crate) ended: bool,
-    /// Facts that are not in the log.
     pub(crate) about: About,
 }
 
@@ -39,7 +34,6 @@ pub(crate) struct About {
     pub(crate) timeout: Duration,
     /// When a fault of the contender, its network or the servers may have kept news from it.
     pub(crate) disturbed: Vec<(Time, Time)>,
-    /// When the machine stalled.
     pub(crate) stalled: Vec<(Time, Time)>,
 }
 
@@ -60,34 +54,27 @@ const LATE: Duration = Duration::from_millis(200);
 /// which no lock with a timeout can act at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Excuse {
-    /// The fault.
     pub(crate) kind: &'static str,
-    /// Whose command it excuses.
     pub(crate) whose: Whose,
     /// When the fault began. An overlap that began earlier is not excused.
     pub(crate) from: Time,
-    /// By when the command has to be dead.
     pub(crate) until: Until,
 }
 
-/// When an [`Excuse`] ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// At this time.
     Fixed(Time),
     /// When zklock must have acted on the loss of the lock, which was taken away by this time: shortly after that, or,
     /// if a fault kept the news from it, at the end of a lease that counts from just before it.
     Heard(Time),
 }
 
-/// Whose command an [`Excuse`] is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     /// The command that holds the lock by the node with this path.
     Node(String),
     /// The command of the zklock whose node belongs to this session.
     Session(i64),
-    /// Any command.
     Any,
 }
 
@@ -109,7 +96,6 @@ impl Excuse {
         about.stalled.iter().fold(self.end_of_steady(about), stretch)
     }
 
-    /// When it would end on a machine that does not stall.
     fn end_of_steady(&self, about: &About) -> Time {
         match self.until {
             Until::Fixed(until) => until,
@@ -152,9 +138,6 @@ fn may_run_together(one: &Hold, other: &Hold) -> bool {
 }
 
 /// Reads the log. The last line may be incomplete if its writer was killed; no other line can be.
-///
-/// # Errors
-/// Returns the first line that no command can have written.
 pub(crate) fn holds(log: &str) -> Result<Vec<Hold>, String> {
     let mut holds: BTreeMap<(&str, i64), Hold> = BTreeMap::new();
     for line in log.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
@@ -186,7 +169,6 @@ struct Line<'a> {
     time: Time,
     contender: usize,
     mode: Mode,
-    /// The lock, the token and the node of each lock that is held.
     held: Vec<(&'a str, i64, &'a str)>,
 }
 
@@ -210,7 +192,6 @@ pub(crate) struct Breach {
     pub(crate) hold: Hold,
     /// The command that ran at the same time; `None` if `hold` outlived its own node.
     pub(crate) beside: Option<Hold>,
-    /// For how long.
     pub(crate) length: Duration,
     /// The kind of the [`Excuse`] that covers it, if there is one.
     pub(crate) excuse: Option<&'static str>,

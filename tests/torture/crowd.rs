@@ -21,10 +21,8 @@ use crate::record::{Phase, Record, lock};
 use crate::tool::{Entry, Give, Place, Tool};
 use crate::work::{self, CONTENDER, INNER_FAILED, Job, Nature};
 
-/// How many are alive at a time.
 const SIZE: usize = 18;
 
-/// How often to check for contenders that have ended.
 const STEP: Duration = Duration::from_millis(5);
 
 /// The environment variable by which the processes of a crowd are found again.
@@ -39,23 +37,18 @@ const KEEPER: &str = "lock-keeper";
 const GUARD: &str = "lock-guard";
 pub(crate) const COMMAND: &str = "torture";
 
-/// One contender, from its start to its end.
 #[derive(Debug)]
 pub(crate) struct Contender {
     /// Counted from 0. Its processes carry it in their environment.
     pub(crate) number: usize,
-    /// The sort of command that it runs.
     pub(crate) nature: Nature,
     /// The command line that started it.
     pub(crate) what: String,
-    /// How long its command takes.
     pub(crate) time: Duration,
     /// Whether it is a tool other than zklock, whose exit statuses are not judged.
     is_foreign: bool,
     give: Give,
-    /// The session timeout that it asks for.
     pub(crate) timeout: Duration,
-    /// The number of its network.
     pub(crate) network: usize,
     is_limited: bool,
     pid: Pid,
@@ -85,7 +78,6 @@ struct State {
 pub(crate) enum Wanted {
     /// Those whose command runs.
     Holder,
-    /// All.
     Anyone,
 }
 
@@ -102,12 +94,10 @@ impl Contender {
         state.ended.is_none().then(|| act(self.pid))
     }
 
-    /// The keeper, if there is one.
     pub(crate) fn keeper(&self) -> Option<Process> {
         self.child(KEEPER)
     }
 
-    /// The guard, if there is one.
     pub(crate) fn guard(&self) -> Option<Process> {
         self.child(GUARD)
     }
@@ -153,12 +143,10 @@ impl Contender {
         lock(&self.state).killers.push(signal);
     }
 
-    /// From now on, it may have to end because its guard has died.
     pub(crate) fn expect_loss_of_guard(&self) {
         lock(&self.state).loses_guard = true;
     }
 
-    /// Whether it has ended.
     fn has_ended(&self) -> bool {
         let mut state = lock(&self.state);
         if state.ended.is_none() {
@@ -172,12 +160,10 @@ impl Contender {
         state.ended.is_some()
     }
 
-    /// How it ended; `None` if it has not.
     pub(crate) fn status(&self) -> Option<ExitStatus> {
         lock(&self.state).ended
     }
 
-    /// What it has written to stderr.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stderr).unwrap_or_default()).into_owned()
     }
@@ -225,7 +211,6 @@ fn full_pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
     Ok((reader, writer))
 }
 
-/// All contenders.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     tool: Tool,
@@ -242,7 +227,6 @@ impl Crowd {
         Self { tool, place, directory: directory.to_owned(), seed, all: Mutex::default() }
     }
 
-    /// The log of the commands.
     pub(crate) fn log(&self) -> PathBuf {
         self.directory.join("commands")
     }
@@ -341,12 +325,10 @@ impl Crowd {
         format!("{}-{}", Pid::this(), self.seed)
     }
 
-    /// All contenders that were ever started.
     pub(crate) fn all(&self) -> Vec<Arc<Contender>> {
         lock(&self.all).clone()
     }
 
-    /// The contenders that have not ended.
     pub(crate) fn alive(&self) -> Vec<Arc<Contender>> {
         let mut all = self.all();
         all.retain(|contender| contender.status().is_none());

@@ -22,7 +22,6 @@ use crate::servers::Etcd;
 use crate::tool::{LONGEST_TIMEOUT, Tool};
 use crate::work;
 
-/// How long a fault lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Length {
     pub(crate) time: Duration,
@@ -52,7 +51,6 @@ pub(crate) fn draw_pause(rng: &mut Rng, milliseconds: std::ops::Range<u64>) -> D
 #[derive(Debug)]
 pub(crate) struct Network {
     number: usize,
-    /// The proxies.
     pub(crate) proxies: Vec<Proxy>,
     /// Locked while a lane makes a fault here: two lanes at the same time would undo each other's faults.
     busy: Mutex<()>,
@@ -87,7 +85,6 @@ pub(crate) fn silence_holders(crowd: &Crowd, networks: &[Network], record: &Reco
     }
 }
 
-/// Disturbs networks.
 pub(crate) fn disturb_networks(networks: &[Network], tool: Tool, record: &Record, rng: &mut Rng) {
     while record.pause(draw_pause(rng, 200..1500)) {
         let disruption = Disruption::draw(networks, rng);
@@ -98,7 +95,6 @@ pub(crate) fn disturb_networks(networks: &[Network], tool: Tool, record: &Record
     }
 }
 
-/// A fault of a network.
 #[derive(Debug)]
 struct Disruption {
     network: usize,
@@ -187,7 +183,6 @@ fn addresses(proxies: &[&Proxy]) -> Vec<String> {
 
 // The servers.
 
-/// Makes faults of the servers of an ensemble.
 pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng) {
     while record.pause(draw_pause(rng, 2000..8000)) {
         let (number, length) = (rng.usize(..ensemble.servers().len()), Length::draw(rng));
@@ -221,7 +216,6 @@ pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng)
     }
 }
 
-/// Makes the faults that make sense with a single server.
 pub(crate) fn hurt_etcd(etcd: &Etcd, record: &Record, rng: &mut Rng) {
     while record.pause(draw_pause(rng, 1000..4000)) {
         let (freezes, length) = (rng.bool(), Length::draw(rng));

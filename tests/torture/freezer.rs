@@ -60,7 +60,6 @@ impl Freezer {
         Ok(Group(path))
     }
 
-    /// Puts these processes of a contender into a group.
     pub(crate) fn gather(&self, contender: &Contender, frozen: Frozen) -> Group {
         let group = self.make(&contender.number.to_string()).expect("a group can be made");
         poll::until("all processes are in the group", || {

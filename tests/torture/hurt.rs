@@ -285,7 +285,6 @@ pub(crate) struct Hurter<'a> {
 }
 
 impl Hurter<'_> {
-    /// Hurts the processes of any contenders.
     pub(crate) fn hurt_anyone(self, tool: Tool, rng: &mut Rng) {
         while self.record.pause(draw_pause(rng, 300..1500)) {
             let hurt = Hurt::draw(rng, tool);

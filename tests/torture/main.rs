@@ -55,22 +55,15 @@ use crate::servers::Servers;
 use crate::tool::{LONGEST_TIMEOUT, Place, Tool};
 use crate::work::Job;
 
-/// The paths of the locks.
 const LOCKS: [&str; 4] = ["/torture-a", "/torture-b", "/torture-c", "/torture-d"];
 
 /// How many networks there are, so that some contenders can be cut off while others are not.
 const NETWORKS: usize = 6;
 
-/// How many threads disturb networks.
+/// How many threads disturb networks, cut off holders, hurt holders so that only the kernel can act, and hurt processes.
 const DISTURBERS: usize = 2;
-
-/// How many threads cut off holders.
 const SILENCERS: usize = 1;
-
-/// How many threads hurt holders so that only the kernel can act.
 const STRIKERS: usize = 2;
-
-/// How many threads hurt processes.
 const HURTERS: usize = 2;
 
 /// How often to show the progress.

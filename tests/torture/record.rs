@@ -10,7 +10,6 @@ use std::time::Duration;
 use crate::checker::{Excuse, Time};
 use crate::work;
 
-/// The phases of a torture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// Contenders are started and faults are made.
@@ -24,24 +23,17 @@ pub(crate) enum Phase {
 /// The contenders that a fault keeps from receiving or from sending messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deaf {
-    /// One contender, by its number.
     Contender(usize),
-    /// All on one network, by its number.
     Network(usize),
-    /// All.
     All,
 }
 
-/// A fault, from its beginning to its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Disturbance {
-    /// Which contenders it concerns.
     pub(crate) whom: Deaf,
-    /// When it began and ended.
     pub(crate) time: (Time, Time),
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Record {
     phase: Mutex<Phase>,
@@ -73,12 +65,10 @@ impl Record {
         }
     }
 
-    /// The current phase.
     pub(crate) fn phase(&self) -> Phase {
         *lock(&self.phase)
     }
 
-    /// Enters a phase.
     pub(crate) fn enter(&self, phase: Phase) {
         self.note(&format!("phase: {phase:?}"));
         *lock(&self.phase) = phase;
@@ -105,13 +95,11 @@ impl Record {
         self.note(&format!("{kind}: {on}"));
     }
 
-    /// Writes a line to the log of the faults.
     pub(crate) fn note(&self, what: &str) {
         let line = format!("{:?} {what}\n", work::now());
         lock(&self.log).write_all(line.as_bytes()).expect("the log of the faults can be written");
     }
 
-    /// How many faults of each kind were made.
     pub(crate) fn faults(&self) -> BTreeMap<String, usize> {
         lock(&self.faults).clone()
     }
@@ -123,7 +111,6 @@ impl Record {
         lock(&self.disturbances).push(Disturbance { whom, time: (from, work::now()) });
     }
 
-    /// All disturbances.
     pub(crate) fn disturbances(&self) -> Vec<Disturbance> {
         lock(&self.disturbances).clone()
     }
@@ -149,13 +136,11 @@ impl Record {
         stalls
     }
 
-    /// See [`Excuse`].
     pub(crate) fn excuse(&self, excuse: Excuse) {
         self.note(&format!("{excuse:?}"));
         lock(&self.excuses).push(excuse);
     }
 
-    /// All excuses.
     pub(crate) fn excuses(&self) -> Vec<Excuse> {
         lock(&self.excuses).clone()
     }

@@ -18,16 +18,13 @@ pub(crate) struct Findings {
     pub(crate) gone: BTreeMap<String, Time>,
     /// The contenders that had not ended long after the last fault.
     pub(crate) starving: Vec<String>,
-    /// The nodes that were left.
     pub(crate) nodes: Vec<String>,
     /// The nodes over which the servers disagree. A contender that waits for such a node is right to wait, and is not
     /// judged.
     pub(crate) disputed: Vec<String>,
-    /// The processes that were left.
     pub(crate) processes: Vec<String>,
 }
 
-/// The whole report.
 #[derive(Debug)]
 pub(crate) struct Report {
     faults: BTreeMap<String, usize>,
@@ -40,7 +37,6 @@ pub(crate) struct Report {
     disputed: Vec<String>,
     stalls: Vec<(Time, Time)>,
     excused: Vec<Breach>,
-    /// Why nothing was frozen.
     not_frozen: Option<String>,
 }
 
@@ -107,12 +103,10 @@ impl Report {
     }
 }
 
-/// Says that a fault is not tried.
 pub(crate) fn not_frozen(why: &str) -> String {
     format!("NOT TRIED: control groups are not frozen, because {why}")
 }
 
-/// Adds the facts that are not in the log of the commands.
 fn complete(holds: &mut [Hold], crowd: &Crowd, record: &Record) {
     let (all, disturbances, stalls) = (crowd.all(), record.disturbances(), record.stalls());
     for hold in holds {
@@ -128,7 +122,6 @@ fn complete(holds: &mut [Hold], crowd: &Crowd, record: &Record) {
     }
 }
 
-/// The breaches with an excuse, and those without.
 fn split(breaches: Vec<Breach>) -> (Vec<Breach>, Vec<Breach>) {
     breaches.into_iter().partition(|breach| breach.excuse.is_some())
 }

@@ -27,7 +27,6 @@ use crate::witness;
 /// Servers that disagree for this long will always disagree.
 const AGREEMENT: Duration = Duration::from_secs(5);
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) enum Servers {
     /// With a client that no fault of the network reaches, in the same chroot as the contenders.
@@ -55,7 +54,6 @@ impl Servers {
         }
     }
 
-    /// Creates a network: a proxy to each server.
     pub(crate) fn network(&self) -> Vec<Proxy> {
         let way = |address: &String| match self {
             Self::ZooKeeper(..) => Proxy::zookeeper(address),
@@ -104,7 +102,6 @@ impl Servers {
         disputed
     }
 
-    /// Makes faults of the servers.
     pub(crate) fn hurt(&self, record: &Record, rng: &mut Rng) {
         match self {
             Self::ZooKeeper(ensemble, ..) => faults::hurt_ensemble(ensemble, record, rng),
@@ -112,7 +109,6 @@ impl Servers {
         }
     }
 
-    /// Makes the faults of an operator.
     pub(crate) fn meddle(&self, locks: &[String], record: &Record, rng: &mut Rng) {
         if let Self::ZooKeeper(_, chroot, _) = self {
             faults::meddle(&chroot.client(), &self.addresses(), locks, record, rng);
@@ -138,7 +134,6 @@ impl Etcd {
         etcd
     }
 
-    /// `127.0.0.1:PORT`.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -148,12 +143,10 @@ impl Etcd {
         process::send(Pid::from_raw(pid.try_into().expect("a process id is positive")), signal);
     }
 
-    /// SIGSTOP.
     pub(crate) fn freeze(&self) {
         self.send(Signal::SIGSTOP);
     }
 
-    /// SIGCONT.
     pub(crate) fn thaw(&self) {
         self.send(Signal::SIGCONT);
     }
@@ -169,7 +162,6 @@ impl Etcd {
         *lock(&self.process) = launch(self.port, self.peer_port, &self.directory);
     }
 
-    /// Waits until it answers.
     pub(crate) fn wait_until_serving(&self) {
         poll::until("etcd serves", || {
             let mut health = Command::new("etcdctl");

@@ -10,10 +10,8 @@ use fastrand::Rng;
 
 use crate::work::{Job, Nature};
 
-/// The tool that takes the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tool {
-    /// The program of this repository.
     Zklock,
     /// `etcdctl lock`, with a single etcd server.
     Etcdctl,
@@ -37,7 +35,6 @@ pub(crate) struct Place {
     pub(crate) networks: Vec<Vec<String>>,
     /// The part of a connect string that follows the addresses.
     pub(crate) chroot: String,
-    /// The paths of the locks.
     pub(crate) locks: Vec<String>,
 }
 
@@ -47,23 +44,16 @@ const TIMEOUTS: [u64; 4] = [2000, 2500, 3000, 4000];
 /// The longest of them, in milliseconds.
 pub(crate) const LONGEST_TIMEOUT: u64 = TIMEOUTS[3];
 
-/// How many contenders may hold the lock that has permits.
 const PERMITS: &str = "3";
 
-/// A contender that has not been started yet.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The process to start.
     pub(crate) command: Command,
-    /// Whether it may give up.
     pub(crate) give: Give,
-    /// The session timeout that it asks for.
     pub(crate) timeout: Duration,
-    /// The number of the network by which it reaches the servers.
     pub(crate) network: usize,
     /// Whether it limits how long its command may run.
     pub(crate) is_limited: bool,
-    /// Whether its stderr is to be a pipe that is full.
     pub(crate) stderr_blocks: bool,
 }
 

@@ -32,13 +32,11 @@ const NODES: &[&str] = &["ZKLOCK_NODE", "ETCD_LOCK_KEY", "TORTURE_NODE"];
 /// The exit status of a command whose nested run ended in an unexpected way.
 pub(crate) const INNER_FAILED: i32 = 99;
 
-/// How often a line is written.
 const BEAT: Duration = Duration::from_millis(5);
 
 /// How long a descendant that has lost its parent goes on after the end of its job, unless it is killed.
 const ORPHANED_FOR: Duration = Duration::from_secs(10);
 
-/// The sorts of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Nature {
     /// Signals act on it as on any program.
@@ -58,17 +56,13 @@ pub(crate) enum Nature {
 /// The job of a command, as given by its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
-    /// The log to append to.
     pub(crate) log: PathBuf,
-    /// How long it takes.
     pub(crate) time: Duration,
-    /// The sort of command that does it.
     pub(crate) nature: Nature,
     /// The arguments of its nested run, before `--`.
     pub(crate) inner: Vec<String>,
 }
 
-/// Which of a command's processes this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Command,
@@ -188,7 +182,6 @@ impl Job {
     }
 }
 
-/// A descendant, as the command sees it.
 struct Descendant {
     stdin: ChildStdin,
     stdout: ChildStdout,
