@@ -10,11 +10,15 @@ macro_rules! kinds {
     };
 }
 
+/// Some of them, in this order.
+macro_rules! list {
+    ($($kind:ident)*) => { &[$($crate::coverage::Kind::$kind),*] };
+}
+pub(crate) use list;
+
 kinds! {
     /// Nothing passes between a machine and the servers, or only in one direction.
-    Cut,
-    CutUp,
-    CutDown,
+    Cut, CutUp, CutDown,
     /// A connection is reset.
     Break,
     /// A server goes down and comes back.
@@ -25,8 +29,7 @@ kinds! {
     Elect,
     FreezeServer,
     /// A server hears of commits late.
-    Lag,
-    EndLag,
+    Lag, EndLag,
     /// A server misses the deletion of a contender's node, and shows that node for ever.
     Ghost,
     /// The servers follow a new leader, and one of them has lost a contender's node.
@@ -37,34 +40,20 @@ kinds! {
     Rack,
     /// A keeper is stopped, and its machine is cut off before it continues.
     FreezeAndCut,
-    FreezeSupervisor,
-    ThawSupervisor,
-    FreezeKeeper,
-    ThawKeeper,
-    FreezeGuard,
-    ThawGuard,
+    FreezeSupervisor, ThawSupervisor, FreezeKeeper, ThawKeeper, FreezeGuard, ThawGuard,
     /// SIGSTOP and SIGCONT to supervisor, keeper, guard and command.
-    FreezeAll,
-    ThawAll,
+    FreezeAll, ThawAll,
     /// The whole machine sleeps.
-    Sleep,
-    Awake,
-    KillSupervisor,
-    KillKeeper,
-    KillGuard,
-    KillCommand,
+    Sleep, Awake,
+    KillSupervisor, KillKeeper, KillGuard, KillCommand,
     /// A run that lends its lock to this one dies, and nothing of it kills this one at once.
     KillLender,
     /// Ctrl-Z and `fg`.
-    CtrlZ,
-    Foreground,
+    CtrlZ, Foreground,
     /// An operator deletes a contender's node and creates one at the same path, which goes later.
-    RemakeNode,
-    RemoveRemade,
+    RemakeNode, RemoveRemade,
     /// An operator deletes a contender's node, ends its session, or writes to its node.
-    DeleteNode,
-    ExpireSession,
-    SetData,
+    DeleteNode, ExpireSession, SetData,
     /// A contender is asked to give up, by the data of its node.
     Revoke,
     /// SIGTERM to zklock.
@@ -72,54 +61,29 @@ kinds! {
     /// The servers remove the lock's node while it has no children.
     ReapParent,
     // Moments for traps.
-    AtCreate,
-    AtRelease,
-    AtBeat,
-    AtHeld,
-    AtSpawn,
+    AtCreate, AtRelease, AtBeat, AtHeld, AtSpawn,
     /// A nested run opens the gate of its command.
     AtNestedSpawn,
     /// While a command runs, a connection is granted a shorter session timeout.
     AtShortened,
     // Consequences.
-    Silence,
-    Expiry,
-    Throttled,
+    Silence, Expiry, Throttled,
     /// A connection was lost before the reply to a creation came; the creation had been done, or had not.
-    ReplyLost,
-    CreationLost,
-    Requeued,
-    Lost,
-    LostWhileFrozen,
+    ReplyLost, CreationLost, Requeued, Lost, LostWhileFrozen,
     /// A session ended because of a shorter timeout that its client had not heard of.
-    LostUnheard,
-    NotFree,
-    Interrupted,
-    Unavailable,
-    RanOut,
-    OnLost,
-    KilledByGuard,
-    KilledByTimer,
+    LostUnheard, NotFree, Interrupted, Unavailable, RanOut, OnLost, KilledByGuard, KilledByTimer,
     /// A command was taken back because its guard was stopped at the gate.
     Recalled,
     /// A run was recorded as successful, a command was skipped because of one, and a record was lost with its session.
-    Recorded,
-    Skipped,
-    Unrecorded,
+    Recorded, Skipped, Unrecorded,
     /// A nested run has started its command under a lock that is lent to it, has given back what it does not use, has
     /// found that its outer run lends nothing any more, or wanted more than is held above it.
-    Borrowed,
-    GaveBack,
-    LoanOver,
-    Upgrade,
+    Borrowed, GaveBack, LoanOver, Upgrade,
     /// A command has ended, and nested runs go on under the lock of its run.
     LentOn,
     /// The caller of `zklock hold` has ended. A nested run has started its command under a lock of `zklock hold`, and has lost
     /// it. The same under the lock of a run with a guard.
-    CallerEnded,
-    BorrowedFromHold,
-    LostHold,
-    LostGuard,
+    CallerEnded, BorrowedFromHold, LostHold, LostGuard,
     /// A waiter far back, which seldom pings, has got its lock so soon that no ping since then may have been relayed.
     FromFarBack,
     /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.

@@ -4,7 +4,7 @@ use zklock::rules::card::Card;
 use zklock::rules::revocation::{CURATOR_MARKER, Revocation};
 use zklock::rules::signal::Signal;
 
-use crate::coverage::Kind;
+use crate::coverage::{Kind, list};
 use crate::state::{Event, MS, Path, State, Time};
 
 /// A fault that lasts for a while, at one host or at the server that it is connected to.
@@ -25,42 +25,15 @@ pub(crate) struct Trap {
 }
 
 /// The faults to choose from. The more interesting ones are listed twice.
-pub(crate) const FAULTS: &[Kind] = &[
-    Kind::Cut,
-    Kind::Cut,
-    Kind::CutUp,
-    Kind::CutDown,
-    Kind::Break,
-    Kind::Break,
-    Kind::Crash,
-    Kind::Isolate,
-    Kind::Isolate,
-    Kind::Elect,
-    Kind::FreezeServer,
-    Kind::Lag,
-    Kind::Rack,
-    Kind::Rack,
-    Kind::FreezeSupervisor,
-    Kind::FreezeKeeper,
-    Kind::FreezeGuard,
-    Kind::FreezeAndCut,
-    Kind::FreezeAndCut,
-    Kind::FreezeAll,
-    Kind::Sleep,
-    Kind::KillSupervisor,
-    Kind::KillKeeper,
-    Kind::KillGuard,
-    Kind::KillCommand,
-    Kind::CtrlZ,
-    Kind::DeleteNode,
-    Kind::ExpireSession,
-    Kind::SetData,
-    Kind::Revoke,
-    Kind::Terminate,
-    Kind::ReapParent,
-];
+pub(crate) const FAULTS: &[Kind] = list! {
+    Cut Cut CutUp CutDown Break Break Crash Isolate Isolate Elect FreezeServer Lag Rack Rack FreezeSupervisor
+    FreezeKeeper FreezeGuard FreezeAndCut FreezeAndCut FreezeAll Sleep KillSupervisor KillKeeper KillGuard
+    KillCommand CtrlZ DeleteNode ExpireSession SetData Revoke Terminate ReapParent
+};
 
-pub(crate) const MOMENTS: &[Kind] = &[Kind::AtCreate, Kind::AtRelease, Kind::AtBeat, Kind::AtHeld, Kind::AtSpawn];
+pub(crate) const MOMENTS: &[Kind] = list! {
+    AtCreate AtRelease AtBeat AtHeld AtSpawn
+};
 
 /// Faults, each with a moment at which it is more likely to find something than at others.
 pub(crate) const AIMED: &[(Kind, Kind)] = &[
@@ -211,7 +184,7 @@ impl State {
             }
             Kind::Crash => {
                 let server = self.server_of(host);
-                let silently = self.once_in(2);
+                let silently = self.chance.once_in(2);
                 self.shut(server, until, silently);
                 if server == self.servers.leader {
                     self.elect(time / 2, None);
@@ -219,11 +192,11 @@ impl State {
             }
             Kind::Isolate => {
                 let server = self.server_of(host);
-                let patience = self.up_to(2 * self.servers.timeout);
+                let patience = self.chance.up_to(2 * self.servers.timeout);
                 self.isolate(server, time, patience);
                 // In touch for a moment, and then cut off again.
-                if self.once_in(4) {
-                    let (touch, again) = (self.up_to(10 * MS), self.up_to(2 * self.servers.timeout));
+                if self.chance.once_in(4) {
+                    let (touch, again) = (self.chance.up_to(10 * MS), self.chance.up_to(2 * self.servers.timeout));
                     self.after(time + touch, Event::Fault(Fault { kind: Kind::Isolate, host, time: again }));
                 }
             }
@@ -237,7 +210,7 @@ impl State {
                 if server == self.servers.leader {
                     self.elect(time / 4, Some(server));
                     // When it thaws, it serves for a moment before it notices that it was deposed.
-                    let patience = self.up_to(20 * MS);
+                    let patience = self.chance.up_to(20 * MS);
                     self.schedule(until + patience, Event::GiveUp(server));
                 }
                 let frozen = &mut self.servers.all[server].frozen_until;
@@ -260,7 +233,7 @@ impl State {
             Kind::Lacking => {
                 let Some(node) = self.node_of(host) else { return };
                 let mut lost = vec![node];
-                if self.once_in(2) {
+                if self.chance.once_in(2) {
                     let other = self.chance.one_of(self.hosts.len());
                     lost.extend(self.node_of(other));
                 }
@@ -289,7 +262,7 @@ impl State {
                 let time = time / 2;
                 self.do_fault(Fault { kind: Kind::FreezeKeeper, host, time });
                 let cut = Fault { kind: Kind::Cut, host, time: self.servers.timeout };
-                let moment = self.up_to(time);
+                let moment = self.chance.up_to(time);
                 self.after(moment, Event::Fault(cut));
             }
             Kind::ThawKeeper => self.freeze(keeper, false),
@@ -440,7 +413,7 @@ impl State {
 
     /// Something comes by the guard's socket, or that hangs up (F_SETSIG). A debugger may hold the guard.
     pub(crate) fn continue_guard(&mut self, host: usize) {
-        if self.guard(host).frozen && !self.once_in(2) {
+        if self.guard(host).frozen && !self.chance.once_in(2) {
             self.thaw_guard(host);
         }
     }

@@ -151,7 +151,7 @@ impl GuardIo for SimIo<'_> {
     fn open_gate(&mut self) {
         let guard = self.guard();
         guard.is_opened = guard.is_gated;
-        if self.state.once_in(4) {
+        if self.state.chance.once_in(4) {
             let late = self.state.latency();
             self.state.after(late, Event::Pass(self.host));
         } else {
@@ -226,7 +226,7 @@ impl State {
         self.guard(host).rules = Some(rules);
         match next {
             // It may be stopped before it exits.
-            NextTurn::Exit if self.once_in(4) => self.wake_guard(host),
+            NextTurn::Exit if self.chance.once_in(4) => self.wake_guard(host),
             NextTurn::Exit => self.guard_ends(host),
             NextTurn::Wait(None) => {}
             NextTurn::Wait(Some(at)) => {
@@ -265,7 +265,7 @@ impl State {
             self.kernel_kills(host, 0);
         }
         // It may have reaped the command, and not have shown that yet.
-        if self.once_in(2) {
+        if self.chance.once_in(2) {
             self.hosts[host].root_status = None;
         }
         self.guard_ends(host);
@@ -331,7 +331,7 @@ impl State {
 
     fn kernel_kills(&mut self, host: usize, process: usize) {
         self.hosts[host].processes[process].killed = true;
-        let late = self.up_to(DELIVERY);
+        let late = self.chance.up_to(DELIVERY);
         self.after(late, Event::Exit { host, process, killed: true });
     }
 

@@ -11,6 +11,7 @@ use crate::state::{Event, MS, State, Time};
 const PATIENCE: Time = 50 * MS;
 
 /// What a run of `zklock hold` has in place of a command.
+#[derive(Default)]
 pub(crate) struct Hold {
     /// How long the caller goes on once the lock is held.
     work: Time,
@@ -29,16 +30,7 @@ pub(crate) struct Hold {
 
 impl Hold {
     pub(crate) fn new(work: Time, wants_signal: bool, heeds_signal: bool) -> Self {
-        Self {
-            work,
-            wants_signal,
-            heeds_signal,
-            is_signaled: false,
-            has_caller: true,
-            is_told: false,
-            stands: false,
-            is_ending: false,
-        }
+        Self { work, wants_signal, heeds_signal, has_caller: true, ..Self::default() }
     }
 
     pub(crate) fn has_caller(&self) -> bool {
@@ -142,7 +134,7 @@ impl State {
         }
         hold.is_signaled = true;
         if hold.heeds_signal {
-            let tidy = self.up_to(300 * MS);
+            let tidy = self.chance.up_to(300 * MS);
             self.after(tidy, Event::CallerEnds(host));
         }
         self.note(|| format!("host {host}: the caller gets {signal}"));

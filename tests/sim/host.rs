@@ -499,7 +499,7 @@ impl State {
 
     /// How long a process waits for the processor.
     pub(crate) fn latency(&mut self) -> Time {
-        20 + if self.once_in(16) { self.up_to(5 * MS) } else { self.up_to(200) }
+        20 + if self.chance.once_in(16) { self.chance.up_to(5 * MS) } else { self.chance.up_to(200) }
     }
 
     pub(crate) fn turn(&mut self, host: usize) {
@@ -514,10 +514,10 @@ impl State {
             self.look_at_lease(host);
         }
         let reported_at = self.hosts[host].keeper.map_or(0, |keeper| self.keepers[keeper].reported_at);
-        let looks_early = self.now < reported_at + LATE && self.once_in(4);
-        let hears_early = looks_early && self.once_in(2);
+        let looks_early = self.now < reported_at + LATE && self.chance.once_in(4);
+        let hears_early = looks_early && self.chance.once_in(2);
         let lost_at = self.hosts[host].lender_lost_at;
-        let sees_late = lost_at > 0 && self.now < lost_at + LATE && self.once_in(2);
+        let sees_late = lost_at > 0 && self.now < lost_at + LATE && self.chance.once_in(2);
         let Ok(()) = turns.turn(&mut SimIo { state: self, host, looks_early, hears_early, sees_late });
         if looks_early || sees_late {
             self.wake_supervisor(host);
@@ -593,7 +593,7 @@ impl State {
             Effect::StartOnLost => {
                 self.coverage.count(Kind::OnLost);
                 self.check_on_lost(host);
-                let time = self.up_to(300 * MS);
+                let time = self.chance.up_to(300 * MS);
                 self.after(time, Event::OnLostEnds(host));
             }
             Effect::Say(Notice::Starting { .. })
@@ -900,7 +900,7 @@ impl State {
         }
         self.hosts[host].root_dies_of = Some(signal);
         // The command takes a while to clean up.
-        let tidy = self.up_to(300 * MS);
+        let tidy = self.chance.up_to(300 * MS);
         for number in 0..self.hosts[host].processes.len() {
             let process = &mut self.hosts[host].processes[number];
             process.exit_at = process.exit_at.min(self.now + tidy);

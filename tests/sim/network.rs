@@ -27,6 +27,7 @@ pub(crate) enum Piece {
     End,
 }
 
+#[derive(Default)]
 pub(crate) struct Conn {
     pub(crate) keeper: usize,
     pub(crate) host: usize,
@@ -79,23 +80,9 @@ impl State {
             keeper,
             host: self.keepers[keeper].host,
             server,
-            session: None,
-            granted: 0,
-            up: Lane::default(),
-            down: Lane::default(),
-            packets: Packets::new(),
-            is_greeted: false,
-            inbox: VecDeque::new(),
-            has_ended: false,
-            full_until: 0,
             server_open: true,
             client_open: true,
-            slots: VecDeque::new(),
-            watched: vec![],
-            shown: vec![],
-            hidden: vec![],
-            awaited: vec![],
-            creating: 0,
+            ..Conn::default()
         });
         let conn = self.conns.len() - 1;
         self.keepers[keeper].conns.push(conn);
@@ -104,34 +91,25 @@ impl State {
     }
 
     fn send_up(&mut self, conn: usize, piece: Piece) {
-        let at = self.now + self.delay();
+        let at = self.now + self.chance.delay();
         let at = self.conns[conn].up.send(at, piece);
         self.schedule(at, Event::Up(conn));
     }
 
     fn send_piece_down(&mut self, conn: usize, piece: Piece) {
-        let at = self.now + self.delay();
+        let at = self.now + self.chance.delay();
         let at = self.conns[conn].down.send(at, piece);
         self.schedule(at, Event::Down(conn));
     }
 
     /// Now and then a packet arrives in two pieces.
-    fn tear(&mut self, bytes: &mut Vec<u8>) -> Option<Vec<u8>> {
-        self.once_in(32).then(|| bytes.split_off(self.chance.one_of(bytes.len()) + 1))
+    fn tear(&mut self, mut bytes: Vec<u8>) -> impl Iterator<Item = Piece> + use<> {
+        let rest = self.chance.once_in(32).then(|| bytes.split_off(self.chance.one_of(bytes.len()) + 1));
+        [Some(bytes), rest].into_iter().flatten().map(Piece::Bytes)
     }
 
-    fn send_bytes_up(&mut self, conn: usize, mut bytes: Vec<u8>) {
-        let rest = self.tear(&mut bytes);
-        for bytes in [Some(bytes), rest].into_iter().flatten() {
-            self.send_up(conn, Piece::Bytes(bytes));
-        }
-    }
-
-    pub(crate) fn send_down(&mut self, conn: usize, mut bytes: Vec<u8>) {
-        let rest = self.tear(&mut bytes);
-        for bytes in [Some(bytes), rest].into_iter().flatten() {
-            self.send_piece_down(conn, Piece::Bytes(bytes));
-        }
+    pub(crate) fn send_down(&mut self, conn: usize, bytes: Vec<u8>) {
+        self.tear(bytes).for_each(|piece| self.send_piece_down(conn, piece));
     }
 
     /// Bytes arrive at the server.
@@ -311,12 +289,12 @@ impl Channel for SimChannel {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let mut count = bytes.len();
-        if state.once_in(64) {
+        if state.chance.once_in(64) {
             count = 1 + state.chance.one_of(count);
-            let wait = state.up_to(5 * MS);
+            let wait = state.chance.up_to(5 * MS);
             state.conns[self.conn].full_until = now + wait;
         }
-        state.send_bytes_up(self.conn, bytes[..count].to_vec());
+        state.tear(bytes[..count].to_vec()).for_each(|piece| state.send_up(self.conn, piece));
         Ok(count)
     }
 

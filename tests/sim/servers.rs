@@ -104,6 +104,7 @@ enum FromLeader {
     },
 }
 
+#[derive(Default)]
 pub(crate) struct Server {
     pub(crate) tree: Tree,
     applied: usize,
@@ -133,6 +134,7 @@ pub(crate) struct Server {
     deposed: bool,
 }
 
+#[derive(Default)]
 pub(crate) struct Session {
     pub(crate) host: usize,
     pub(crate) alive: bool,
@@ -166,6 +168,7 @@ impl Session {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct Servers {
     pub(crate) all: Vec<Server>,
     pub(crate) leader: usize,
@@ -186,36 +189,8 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) fn new(timeout: Time, tick: Time, phases: &[Time], limits: &[Time]) -> Self {
-        let server = |(phase, limit): (&Time, &Time)| Server {
-            tree: Tree::default(),
-            applied: 0,
-            to_leader: Lane::default(),
-            from_leader: Lane::default(),
-            heard: vec![],
-            telling: false,
-            phase: *phase,
-            limit: *limit,
-            conns: vec![],
-            closed_until: 0,
-            isolated_until: 0,
-            frozen_until: 0,
-            lag: 0,
-            misses: 0,
-            lacks: vec![],
-            deposed: false,
-        };
-        Self {
-            all: phases.iter().zip(limits).map(server).collect(),
-            leader: 0,
-            log: vec![],
-            lost: 0..0,
-            raised: vec![],
-            head: Tree::default(),
-            departures: vec![],
-            sessions: vec![],
-            timeout,
-            tick,
-        }
+        let server = |(phase, limit): (&Time, &Time)| Server { phase: *phase, limit: *limit, ..Server::default() };
+        Self { all: phases.iter().zip(limits).map(server).collect(), timeout, tick, ..Self::default() }
     }
 
     pub(crate) fn session_of(&self, id: i64) -> usize {
@@ -253,13 +228,13 @@ impl State {
     }
 
     fn send_to_leader(&mut self, server: usize, message: ToLeader) {
-        let at = if server == self.servers.leader { self.now } else { self.now + self.delay() };
+        let at = if server == self.servers.leader { self.now } else { self.now + self.chance.delay() };
         let at = self.servers.all[server].to_leader.send(at, message);
         self.schedule(at, Event::Forward(server));
     }
 
     fn send_from_leader(&mut self, server: usize, message: FromLeader) {
-        let at = self.now + 50 + self.delay() + self.servers.all[server].lag;
+        let at = self.now + 50 + self.chance.delay() + self.servers.all[server].lag;
         let at = self.servers.all[server].from_leader.send(at, message);
         self.schedule(at, Event::Commit(server));
     }
@@ -284,15 +259,13 @@ impl State {
                     self.servers.sessions.push(Session {
                         host,
                         alive: true,
-                        is_told: false,
                         opened_at: self.servers.log.len(),
                         created,
                         known: created,
                         deadline,
                         relied_on: deadline,
-                        unheard_until: 0,
                         server,
-                        knows: vec![],
+                        ..Session::default()
                     });
                     self.schedule(deadline, Event::Expire(index));
                     self.commit(Transaction { effects: vec![], origin: None, closes: None });
@@ -343,7 +316,7 @@ impl State {
         }
         // A leader checks its sessions once per tick, or later if it is busy.
         if session.deadline == self.now && self.chance.once_in(2) {
-            let late = self.up_to(self.servers.tick);
+            let late = self.chance.up_to(self.servers.tick);
             return self.after(late + 1, Event::Expire(index));
         }
         let (host, relied_on) = (session.host, session.relied_on);
@@ -373,18 +346,19 @@ impl State {
     fn write(&mut self, server: usize, (conn, xid): (usize, i32), session: usize, request: Request) {
         let owner = &self.servers.sessions[session];
         let (alive, moved) = (owner.alive, owner.server != server);
-        let (count, is_multi) = match &request {
-            Request::Write { operations, is_multi } => (operations.len(), *is_multi),
-            _ => (1, false),
+        let (operations, is_multi) = match request {
+            Request::Write { operations, is_multi } => (Some(operations), is_multi),
+            _ => (None, false),
         };
+        let count = operations.as_ref().map_or(1, Vec::len);
         let refusal = if !alive {
             Some(Slot::Answered(Answer::written(&Err((0, SESSION_EXPIRED)), count, is_multi)))
-        } else if moved && is_multi && self.once_in(2) {
+        } else if moved && is_multi && self.chance.once_in(2) {
             // Servers before 3.6.
             Some(Slot::Answered(Answer::written(&Err((0, SESSION_MOVED)), count, is_multi)))
         } else if moved {
             Some(Slot::Moved)
-        } else if self.once_in(500) && self.faulty {
+        } else if self.chance.once_in(500) && self.faulty {
             self.coverage.count(Kind::Throttled);
             Some(Slot::Answered(Answer::error(THROTTLED)))
         } else {
@@ -395,20 +369,16 @@ impl State {
         }
         let (host, owner) = (self.conns[conn].host, Session::id(session));
         let is_own = |path: &str| self.servers.head.get(path).is_some_and(|node| node.owner == owner);
-        let (creates, releases) = match &request {
-            Request::Write { operations, .. } => (
-                operations.iter().any(|operation| matches!(operation, Operation::Create { is_ephemeral: true, .. })),
-                operations.iter().any(|operation| matches!(operation, Operation::Delete(path) if is_own(path))),
-            ),
-            _ => (false, self.servers.head.nodes().iter().any(|node| node.owner == owner)),
+        let has = |of: &dyn Fn(&Operation) -> bool| operations.iter().flatten().any(of);
+        let creates = has(&|operation| matches!(operation, Operation::Create { is_ephemeral: true, .. }));
+        let releases = match &operations {
+            Some(_) => has(&|operation| matches!(operation, Operation::Delete(path) if is_own(path))),
+            None => self.servers.head.nodes().iter().any(|node| node.owner == owner),
         };
-        let records = match &request {
-            Request::Write { operations, .. } => operations.iter().any(Operation::is_of_record),
-            _ => false,
-        };
+        let records = has(&Operation::is_of_record);
         let mut is_done = true;
-        match request {
-            Request::Write { operations, .. } => {
+        match operations {
+            Some(operations) => {
                 let outcome = self.evaluate(owner, operations);
                 is_done = outcome.is_ok();
                 let (effects, results) = match outcome {
@@ -418,7 +388,7 @@ impl State {
                 let slot = Slot::Answered(Answer::written(&results, count, is_multi));
                 self.commit(Transaction { effects, origin: Some((conn, xid, slot)), closes: None });
             }
-            _ => {
+            None => {
                 self.note(|| format!("host {host} closes session {session}"));
                 self.close_session(session, Some((conn, xid, Slot::Answered(Answer::done()))));
             }
@@ -459,16 +429,7 @@ impl State {
                         return Err((index, NODE_EXISTS));
                     }
                     let owner = if is_ephemeral { session } else { 0 };
-                    let node = Node {
-                        path: Path::from(path.as_str()),
-                        data,
-                        czxid: zxid,
-                        owner,
-                        counter: 0,
-                        version: 0,
-                        created: clock,
-                        written: clock,
-                    };
+                    let node = Node::new(&path, data, owner, zxid, clock);
                     results.push(Done::Created { path, stat: node.stat(), kind });
                     effects.push(Effect::Create(node));
                 }
@@ -645,10 +606,10 @@ impl State {
         let slot = match request {
             Request::Children(_) | Request::Data { .. } => Slot::Local(request),
             // Some servers answer it ahead of the requests before it.
-            Request::Ping if self.once_in(2) => return self.reply(conn, xid, &Answer::done()),
+            Request::Ping if self.chance.once_in(2) => return self.reply(conn, xid, &Answer::done()),
             Request::Ping => Slot::Answered(Answer::done()),
             Request::Sync(path) if self.servers.all[server].deposed => Slot::Answered(Answer::synced(&path)),
-            Request::Sync(_) if self.faulty && self.once_in(500) => Slot::Answered(Answer::error(THROTTLED)),
+            Request::Sync(_) if self.faulty && self.chance.once_in(500) => Slot::Answered(Answer::error(THROTTLED)),
             Request::Sync(path) => {
                 self.send_to_leader(server, ToLeader::Sync { conn, xid, path });
                 Slot::Asked
@@ -777,7 +738,7 @@ impl State {
     /// Cuts a server off from the leader for `time`. It notices after `patience`.
     pub(crate) fn isolate(&mut self, server: usize, time: Time, patience: Time) {
         if server == self.servers.leader && self.servers.all.len() > 1 {
-            let election = self.up_to(self.servers.timeout / 2);
+            let election = self.chance.up_to(self.servers.timeout / 2);
             self.elect(election, Some(server));
         }
         let state = &mut self.servers.all[server];
@@ -829,7 +790,7 @@ impl State {
     pub(crate) fn restore(&mut self, copied: usize, until: Time) {
         self.note(|| format!("the servers lose all but {copied} transactions"));
         for server in 0..self.servers.all.len() {
-            let silently = self.once_in(2);
+            let silently = self.chance.once_in(2);
             self.shut(server, until, silently);
         }
         let Servers { all, log, sessions, head, lost, raised, .. } = &mut self.servers;
@@ -880,18 +841,7 @@ impl State {
 
     /// Creates a node that belongs to no session, as an operator does with a client of their own.
     pub(crate) fn remake(&mut self, path: &str) {
-        let czxid = self.servers.log.len() as i64 + 1;
-        let clock = self.servers_clock();
-        let node = Node {
-            path: Path::from(path),
-            data: Rc::from([]),
-            czxid,
-            owner: 0,
-            counter: 0,
-            version: 0,
-            created: clock,
-            written: clock,
-        };
+        let node = Node::new(path, Rc::from([]), 0, self.servers.log.len() as i64 + 1, self.servers_clock());
         self.commit(Transaction { effects: vec![Effect::Create(node)], origin: None, closes: None });
     }
 }

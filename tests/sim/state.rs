@@ -1,7 +1,6 @@
 //! The state of a run, without the keepers' futures: the clock, the events that are due, the hosts and the servers.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -83,7 +82,6 @@ pub(crate) enum Event {
 /// A keeper as its supervisor and the network see it.
 pub(crate) struct KeeperState {
     pub(crate) host: usize,
-    /// When it may open its session.
     /// Whether the process exists.
     pub(crate) alive: bool,
     pub(crate) frozen: bool,
@@ -146,7 +144,8 @@ impl KeeperState {
 
 pub(crate) struct State {
     pub(crate) now: Time,
-    heap: BinaryHeap<Reverse<Due>>,
+    /// What is due, by its time. The number keeps simultaneous events in the order in which they were scheduled.
+    due: BTreeMap<(Time, u64), Event>,
     sequence: u64,
     pub(crate) chance: Chance,
     pub(crate) hosts: Vec<Host>,
@@ -172,39 +171,12 @@ pub(crate) struct State {
     trace: Option<Vec<String>>,
 }
 
-/// An event and its time. `sequence` keeps simultaneous events in the order in which they were scheduled.
-struct Due {
-    at: Time,
-    sequence: u64,
-    event: Event,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.sequence) == (other.at, other.sequence)
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.sequence).cmp(&(other.at, other.sequence))
-    }
-}
-
 impl State {
     pub(crate) fn new(chance: Chance, servers: Servers, hosts: Vec<Host>, traced: bool) -> Self {
         Self {
             // The machines have been up for a while.
             now: 1_000_000 * MS,
-            heap: BinaryHeap::new(),
+            due: BTreeMap::new(),
             sequence: 0,
             chance,
             first_nested: hosts.len(),
@@ -228,12 +200,12 @@ impl State {
 
     pub(crate) fn schedule(&mut self, at: Time, event: Event) {
         self.sequence += 1;
-        self.heap.push(Reverse(Due { at: at.max(self.now), sequence: self.sequence, event }));
+        self.due.insert((at.max(self.now), self.sequence), event);
     }
 
     /// Takes back all faults that are to come.
     pub(crate) fn forget_faults(&mut self) {
-        self.heap.retain(|Reverse(due)| !matches!(due.event, Event::Fault(_)));
+        self.due.retain(|_, event| !matches!(event, Event::Fault(_)));
         self.traps.clear();
     }
 
@@ -243,24 +215,9 @@ impl State {
 
     /// Moves the clock to the next event and returns it. `None` if no event is due.
     pub(crate) fn advance(&mut self) -> Option<Event> {
-        let Reverse(Due { at, event, .. }) = self.heap.pop()?;
+        let ((at, _), event) = self.due.pop_first()?;
         self.now = at;
         Some(event)
-    }
-
-    /// A random number from 0 to `most`, inclusive.
-    pub(crate) fn up_to(&mut self, most: Time) -> Time {
-        self.chance.up_to(most)
-    }
-
-    /// True once in `times`.
-    pub(crate) fn once_in(&mut self, times: u32) -> bool {
-        self.chance.once_in(times)
-    }
-
-    /// How long a message takes: usually not long.
-    pub(crate) fn delay(&mut self) -> Time {
-        self.chance.delay()
     }
 
     pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {

@@ -14,7 +14,7 @@ use zklock::rules::settings::{Patience, Settings};
 use zklock::rules::signal::Signal;
 
 use crate::chance::Chance;
-use crate::coverage::Kind;
+use crate::coverage::{Kind, list};
 use crate::faults::Fault;
 use crate::host::{Host, Script};
 use crate::run::play;
@@ -30,62 +30,20 @@ const MOMENT: Time = 30 * MS;
 const LONG: Time = TIMEOUT * 3 / 2;
 
 /// Faults that last, and faults that do not.
-const LASTING: &[Kind] = &[
-    Kind::Cut,
-    Kind::CutUp,
-    Kind::CutDown,
-    Kind::Crash,
-    Kind::Isolate,
-    Kind::Elect,
-    Kind::Lacking,
-    Kind::Restore,
-    Kind::FreezeServer,
-    Kind::Lag,
-    Kind::Rack,
-    Kind::FreezeSupervisor,
-    Kind::FreezeKeeper,
-    Kind::FreezeGuard,
-    Kind::FreezeAndCut,
-    Kind::FreezeAll,
-    Kind::Sleep,
-    Kind::CtrlZ,
-    Kind::RemakeNode,
-];
-const INSTANT: &[Kind] = &[
-    Kind::Break,
-    Kind::Ghost,
-    Kind::KillSupervisor,
-    Kind::KillKeeper,
-    Kind::KillGuard,
-    Kind::KillCommand,
-    Kind::DeleteNode,
-    Kind::ExpireSession,
-    Kind::SetData,
-    Kind::Revoke,
-    Kind::Terminate,
-    Kind::ReapParent,
-];
+const LASTING: &[Kind] = list! {
+    Cut CutUp CutDown Crash Isolate Elect Lacking Restore FreezeServer Lag Rack FreezeSupervisor FreezeKeeper
+    FreezeGuard FreezeAndCut FreezeAll Sleep CtrlZ RemakeNode
+};
+const INSTANT: &[Kind] = list! {
+    Break Ghost KillSupervisor KillKeeper KillGuard KillCommand DeleteNode ExpireSession SetData Revoke
+    Terminate ReapParent
+};
 
 /// The faults of which two are made. Those that last do so for long.
-const PAIRED: &[Kind] = &[
-    Kind::Cut,
-    Kind::CutDown,
-    Kind::Crash,
-    Kind::FreezeServer,
-    Kind::FreezeSupervisor,
-    Kind::FreezeKeeper,
-    Kind::FreezeGuard,
-    Kind::Sleep,
-    Kind::CtrlZ,
-    Kind::Break,
-    Kind::KillSupervisor,
-    Kind::KillKeeper,
-    Kind::KillGuard,
-    Kind::KillCommand,
-    Kind::DeleteNode,
-    Kind::ExpireSession,
-    Kind::Terminate,
-];
+const PAIRED: &[Kind] = list! {
+    Cut CutDown Crash FreezeServer FreezeSupervisor FreezeKeeper FreezeGuard Sleep CtrlZ Break KillSupervisor
+    KillKeeper KillGuard KillCommand DeleteNode ExpireSession Terminate
+};
 
 /// Two contenders for one exclusive lock. The second one waits until the first one's command has ended.
 #[derive(Clone, Copy)]

@@ -24,6 +24,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// One that is created now, by the transaction `czxid`.
+    pub(crate) fn new(path: &str, data: Rc<[u8]>, owner: i64, czxid: i64, now: i64) -> Self {
+        Self { path: Path::from(path), data, czxid, owner, counter: 0, version: 0, created: now, written: now }
+    }
+
     pub(crate) fn stat(&self) -> NodeStat {
         NodeStat {
             czxid: self.czxid,

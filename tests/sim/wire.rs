@@ -79,7 +79,8 @@ pub(crate) enum Operation {
         data: Rc<[u8]>,
         is_ephemeral: bool,
         is_sequential: bool,
-        kind: Creation,
+        /// The code of the request.
+        kind: i32,
     },
     Delete(String),
     /// With the version that the node must have, or -1.
@@ -87,17 +88,9 @@ pub(crate) enum Operation {
     Check(String),
 }
 
-/// Which kind of request creates a node.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Creation {
-    Create,
-    Create2,
-    Container,
-}
-
 /// The result of an operation.
 pub(crate) enum Done {
-    Created { path: String, stat: NodeStat, kind: Creation },
+    Created { path: String, stat: NodeStat, kind: i32 },
     Set(NodeStat),
     Deleted,
     Checked,
@@ -111,13 +104,10 @@ pub(crate) struct Answer {
 }
 
 /// The packets of a connection that have come, and the bytes of those that have not come as a whole.
+#[derive(Default)]
 pub(crate) struct Packets(Inbox);
 
 impl Packets {
-    pub(crate) fn new() -> Self {
-        Self(Inbox::default())
-    }
-
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.0.push(bytes);
     }
@@ -181,12 +171,7 @@ fn read_operation(kind: i32, from: &mut Reader<'_>) -> Result<Operation, Malform
             })?;
             assert_eq!(permissions, [31], "who may use {path}");
             let flags = from.int()?;
-            let kind = match kind {
-                code::CREATE => Creation::Create,
-                code::CREATE2 => Creation::Create2,
-                _ => Creation::Container,
-            };
-            assert_eq!(flags == 4, kind == Creation::Container);
+            assert_eq!(flags == 4, kind == code::CREATE_CONTAINER);
             Operation::Create { path, data, is_ephemeral: flags & 1 != 0, is_sequential: flags & 2 != 0, kind }
         }
         code::DELETE => Operation::Delete(path).at_any_version(from)?,
@@ -282,9 +267,7 @@ fn stat(to: &mut RecordWriter<'_>, stat: NodeStat) {
 impl Done {
     const fn code(&self) -> i32 {
         match self {
-            Self::Created { kind: Creation::Create, .. } => code::CREATE,
-            Self::Created { kind: Creation::Create2, .. } => code::CREATE2,
-            Self::Created { kind: Creation::Container, .. } => code::CREATE_CONTAINER,
+            Self::Created { kind, .. } => *kind,
             Self::Set(_) => code::SET_DATA,
             Self::Deleted => code::DELETE,
             Self::Checked => code::CHECK,
@@ -293,7 +276,7 @@ impl Done {
 
     fn write(&self, to: &mut RecordWriter<'_>) {
         match self {
-            Self::Created { path, kind: Creation::Create, .. } => to.string(path),
+            Self::Created { path, kind: code::CREATE, .. } => to.string(path),
             Self::Created { path, stat: node, .. } => {
                 to.string(path);
                 stat(to, *node);
