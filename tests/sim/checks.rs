@@ -400,17 +400,14 @@ impl State {
             Outcome::Usage => !ran && self.servers.all.iter().any(|server| !has_room(settings, server.limit)),
             _ => false,
         };
-        let kind = match outcome {
-            Outcome::Lost => Some(Kind::Lost),
-            Outcome::RanOut => Some(Kind::RanOut),
-            Outcome::NotFree => Some(Kind::NotFree),
-            Outcome::Interrupted(_) => Some(Kind::Interrupted),
-            Outcome::Unavailable => Some(Kind::Unavailable),
-            Outcome::Unusable => Some(Kind::Upgrade),
-            _ => None,
-        };
-        if let Some(kind) = kind {
-            self.coverage.count(kind);
+        match outcome {
+            Outcome::Lost => self.coverage.count(Kind::Lost),
+            Outcome::RanOut => self.coverage.count(Kind::RanOut),
+            Outcome::NotFree => self.coverage.count(Kind::NotFree),
+            Outcome::Interrupted(_) => self.coverage.count(Kind::Interrupted),
+            Outcome::Unavailable => self.coverage.count(Kind::Unavailable),
+            Outcome::Unusable => self.coverage.count(Kind::Upgrade),
+            _ => {}
         }
         if !explained {
             self.fail(format!("host {host} ends with {outcome:?} for no reason"));
@@ -430,13 +427,11 @@ impl State {
                 self.fail(format!("something is left of the command of host {host}"));
             }
         }
-        for keeper in 0..self.keepers.len() {
-            if self.keepers[keeper].alive {
-                self.fail(format!("keeper {keeper} is left"));
-            }
+        if let Some(keeper) = self.keepers.iter().position(|keeper| keeper.alive) {
+            self.fail(format!("keeper {keeper} is left"));
         }
-        if let Some(node) = self.servers.head.nodes().iter().find(|node| node.owner != 0) {
-            let path = node.path.clone();
+        let left = self.servers.head.nodes().iter().find(|node| node.owner != 0).map(|node| node.path.clone());
+        if let Some(path) = left {
             self.fail(format!("{path} is left"));
         }
         if self.servers.sessions.iter().any(|session| session.alive) {

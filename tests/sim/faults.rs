@@ -178,9 +178,7 @@ impl State {
             Kind::CutDown => self.cut(host, None, (0, until)),
             Kind::Break => {
                 let conns = keeper.map(|keeper| self.keepers[keeper].conns.clone()).unwrap_or_default();
-                for conn in conns {
-                    self.break_conn(conn);
-                }
+                conns.into_iter().for_each(|conn| self.break_conn(conn));
             }
             Kind::Crash => {
                 let server = self.server_of(host);
@@ -222,9 +220,7 @@ impl State {
                 self.after(time, later(Kind::EndLag));
             }
             Kind::EndLag => {
-                for server in &mut self.servers.all {
-                    server.lag = 0;
-                }
+                self.servers.all.iter_mut().for_each(|server| server.lag = 0);
             }
             Kind::Ghost => {
                 let server = self.server_of(host);
@@ -318,9 +314,7 @@ impl State {
                 self.do_fault(Fault { kind: Kind::FreezeGuard, host: lender, time });
                 self.kill_supervisor(lender);
             }
-            Kind::KillCommand => {
-                self.schedule(self.now, Event::Exit { host, process: 0, killed: true });
-            }
+            Kind::KillCommand => self.schedule(self.now, Event::Exit { host, process: 0, killed: true }),
             Kind::CtrlZ => {
                 self.stop_job(host);
                 self.after(time.max(20 * MS), later(Kind::Foreground));
@@ -330,16 +324,11 @@ impl State {
                 self.after(20 * MS, later(Kind::Foreground));
             }
             Kind::Foreground => self.thaw_supervisor(host),
-            Kind::DeleteNode => {
-                if let Some(node) = self.node_of(host) {
-                    self.interfere(host);
-                    self.operate(&node, None);
-                }
-            }
-            Kind::RemakeNode => {
-                if let Some(node) = self.node_of(host) {
-                    self.interfere(host);
-                    self.operate(&node, None);
+            Kind::DeleteNode | Kind::RemakeNode => {
+                let Some(node) = self.node_of(host) else { return };
+                self.interfere(host);
+                self.operate(&node, None);
+                if kind == Kind::RemakeNode {
                     self.remake(&node);
                     self.remade.push(node);
                     self.after(time, later(Kind::RemoveRemade));
@@ -382,10 +371,7 @@ impl State {
                 signals.push((Signal::TERM, false));
                 self.wake_supervisor(host);
             }
-            Kind::ReapParent => {
-                let path = lock_path(self.hosts[host].lock);
-                self.operate(&path, None);
-            }
+            Kind::ReapParent => self.operate(&lock_path(self.hosts[host].lock), None),
             _ => unreachable!("{kind:?} is not a fault"),
         }
     }

@@ -34,6 +34,7 @@ const KEEPER_EXIT: Time = 500 * MS;
 const LATE: Time = 5 * MS;
 
 /// How the command behaves.
+#[derive(Default)]
 pub(crate) struct Script {
     /// Whether there is a command of `--on-lost`.
     pub(crate) on_lost: bool,
@@ -851,9 +852,7 @@ impl State {
     }
 
     pub(crate) fn stop_processes(&mut self, host: usize) {
-        for process in &mut self.hosts[host].processes {
-            process.stopped = true;
-        }
+        self.hosts[host].processes.iter_mut().for_each(|process| process.stopped = true);
     }
 
     pub(crate) fn continue_processes(&mut self, host: usize) {

@@ -68,17 +68,8 @@ impl Scene {
                 max_run: None,
                 wait_descendants: false,
             };
-            let script = Script {
-                on_lost: false,
-                length,
-                status: 0,
-                children: 2,
-                stubborn: true,
-                forks: 1,
-                daemon: false,
-                leaves_group: true,
-                missing: false,
-            };
+            let script =
+                Script { length, children: 2, stubborn: true, forks: 1, leaves_group: true, ..Script::default() };
             Host::new(0, Mode::Exclusive, settings, script, count)
         });
         let mut state = State::new(Chance::Fixed(0), servers, hosts.into(), traced);
