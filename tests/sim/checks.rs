@@ -13,7 +13,6 @@ use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
 use crate::hold::Hold;
-use crate::host::Host;
 use crate::nested::Proc;
 use crate::servers::Session;
 use crate::state::{Event, KeeperState, MS, State, Time, micros};
@@ -141,11 +140,9 @@ impl State {
         let running: Vec<usize> = running.collect();
         for (index, one) in running.iter().enumerate() {
             for other in &running[index + 1..] {
-                let (a, b) = (&self.hosts[*one], &self.hosts[*other]);
-                let together = a.takes_all || b.takes_all || a.lock == b.lock;
-                let is_excluded = a.mode == Mode::Exclusive || b.mode == Mode::Exclusive;
                 let is_nested = one.max(other) >= &self.first_nested;
-                if if is_nested { self.exclude(*one, *other) } else { together && is_excluded } {
+                let excludes = self.hosts[*one].excludes(&self.hosts[*other]);
+                if if is_nested { self.exclude(*one, *other) } else { excludes } {
                     return self.fail(format!("the commands of hosts {one} and {other} run at the same time"));
                 }
             }
@@ -219,20 +216,11 @@ impl State {
         let alike = self.servers.all.iter().all(|server| server.limit >= self.servers.timeout);
         // If it got the lock in that session, it was told so before the loss, and has a lease.
         let has_learnt = state.bereft.is_some_and(|lost| lost != self.servers.session_of(grant.session));
-        if !has_learnt || !self.calm || !alike {
+        // What a nested run relies on may be the session of another run.
+        if !has_learnt || !self.calm || !alike || state.nesting.is_some() {
             return;
         }
-        if self.hosts[host].nesting.is_some() {
-            // What it relies on may be the session of another run.
-            return;
-        }
-        let state = &self.hosts[host];
-        let excludes = |other: &&Host| {
-            other.is_running()
-                && (state.takes_all || other.takes_all || state.lock == other.lock)
-                && (state.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
-        };
-        if self.hosts.iter().any(|other| excludes(&other)) {
+        if self.hosts.iter().any(|other| other.is_running() && self.hosts[host].excludes(other)) {
             self.fail(format!("host {host} starts its command beside one of which the servers have lost the node"));
         }
     }

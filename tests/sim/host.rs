@@ -266,6 +266,12 @@ impl Host {
         }
     }
 
+    /// Whether one of them waits for the other, if neither is nested.
+    pub(crate) fn excludes(&self, other: &Self) -> bool {
+        (self.takes_all || other.takes_all || self.lock == other.lock)
+            && (self.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
+    }
+
     /// Whether any process is alive that must not run without the lock.
     pub(crate) fn is_running(&self) -> bool {
         self.processes.iter().any(|process| process.alive && process.counted)
