@@ -100,7 +100,7 @@ impl Form {
             .after_help(self.after_summary)
             .after_long_help(match is_main {
                 true => format!("{}{}\nSee zklock(1) and zklock(7).", self.after_long_help, exit_statuses()),
-                false => format!("{} See {}(1).", self.after_long_help, self.name.replace(' ', "-")),
+                false => format!("{}\n\nSee {}(1).", self.after_long_help, self.name.replace(' ', "-")),
             })
     }
 }
