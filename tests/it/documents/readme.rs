@@ -142,7 +142,7 @@ impl Place {
     }
 }
 
-/// Installs man page and completions in this home directory as the page says, from an empty environment.
+/// Installs manual pages and completions in this home directory as the page says, from an empty environment.
 pub(super) fn install_documents(home: &Path) {
     documents();
     let block = blocks_in("sh").into_iter().find(|block| block.text.contains("install ")).expect("how to install");
@@ -151,15 +151,19 @@ pub(super) fn install_documents(home: &Path) {
 }
 
 #[test]
-fn man_finds_the_page_where_the_binary_is_found() {
+fn man_finds_the_pages_where_the_binary_is_found() {
     let home = tempfile::tempdir().expect("a home");
     install_documents(home.path());
     let bin = home.path().join(".cargo/bin");
     fs::create_dir_all(&bin).expect("cargo's directory");
     let path = format!("{}:/usr/bin:/bin", bin.display());
-    let man = Zklock::bare().cleared().program("man").args(["-w", "zklock"]).env("HOME", home.path()).env("PATH", path);
-    let found = man.run().expect_code(0).stdout();
-    assert_eq!(Path::new(found.trim_end()), home.path().join(".cargo/share/man/man1/zklock.1"));
+    for page in documents().iter().filter_map(|(path, _)| path.strip_prefix("man/")) {
+        let (name, section) = page.rsplit_once('.').expect("a section");
+        let man = Zklock::bare().cleared().program("man").args(["-w", section, name]).env("HOME", home.path());
+        let found = man.env("PATH", &path).run().expect_code(0).stdout();
+        let wanted = home.path().join(format!(".cargo/share/man/man{section}/{page}"));
+        assert_eq!(Path::new(found.trim_end()), wanted);
+    }
 }
 
 /// The holder's host, user and process id, as the page has them.
