@@ -31,67 +31,51 @@ const CLASS_PATH: &str =
 /// Debian's own Python, for which its python3-kazoo is.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The recipe by which a peer takes the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Recipe {
-    CuratorMutex,
-    /// The same, which is told when it is asked to give up: [`Peer::expect_asked`].
-    CuratorRevocable,
-    WriteLock,
-    /// The reader of Curator's `InterProcessReadWriteLock`.
-    CuratorReader,
-    /// The writer of Curator's `InterProcessReadWriteLock`.
-    CuratorWriter,
-    /// kazoo's `Lock` with `extra_lock_patterns=["-lock-"]`.
-    KazooLockBesideCurator,
-    /// kazoo's `Lock`, which takes no notice of readers.
-    KazooLock,
-    KazooReader,
-    KazooWriter,
-    /// Curator's `InterProcessMultiLock`, of this one path.
-    CuratorMultiLock,
-    CuratorLeaderSelector,
-    KazooElection,
-    /// Curator's `InterProcessSemaphoreMutex`. zklock takes no turns with this one, and those that follow.
-    CuratorSemaphoreMutex,
-    /// Curator's `InterProcessSemaphoreV2` with one lease.
-    CuratorSemaphore,
-    CuratorLeaderLatch,
-    /// kazoo's `Semaphore`, with more leases than are ever taken.
-    KazooSemaphore,
-    KazooLease,
-    /// One ephemeral node without a queue, created by means of kazoo.
-    KazooSingle,
+macro_rules! recipes {
+    ($($name:ident $word:literal $dialect:ident $is_kazoo:literal)*) => {
+        /// The recipe by which a peer takes the lock.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Recipe { $($name,)* }
+
+        impl Recipe {
+            fn row(self) -> (&'static str, &'static [&'static str], bool) {
+                match self { $(Self::$name => ($word, $dialect, $is_kazoo),)* }
+            }
+        }
+    };
+}
+
+const ANY: &[&str] = &[];
+const CURATOR: &[&str] = &["--dialect", "curator"];
+const READ_WRITE: &[&str] = &["--dialect", "curator-rw"];
+const KAZOO: &[&str] = &["--dialect", "kazoo"];
+const SINGLE: &[&str] = &["--dialect", "single"];
+
+// The word for it on the command line of its program; what zklock is to be told so that it and clients of this kind see
+// each other; whether the program is kazoo's. CuratorRevocable is told when it is asked to give up; KazooLock takes no
+// notice of readers. zklock takes no turns with those from CuratorSemaphoreMutex to KazooLease.
+recipes! {
+    CuratorMutex "mutex" ANY false
+    CuratorRevocable "revocable" ANY false
+    WriteLock "write-lock" ANY false
+    CuratorReader "rw-read" READ_WRITE false
+    CuratorWriter "rw-write" READ_WRITE false
+    KazooLockBesideCurator "lock+curator" CURATOR true
+    KazooLock "lock" KAZOO true
+    KazooReader "read" KAZOO true
+    KazooWriter "write" KAZOO true
+    CuratorMultiLock "multi-lock" ANY false
+    CuratorLeaderSelector "selector" ANY false
+    KazooElection "election" KAZOO true
+    CuratorSemaphoreMutex "semaphore-mutex" ANY false
+    CuratorSemaphore "semaphore" ANY false
+    CuratorLeaderLatch "latch" ANY false
+    KazooSemaphore "semaphore" ANY true
+    KazooLease "lease" ANY true
+    KazooSingle "single" SINGLE true
 }
 
 impl Recipe {
-    /// The word for it on the command line of its program; what zklock is to be told so that it and clients of this kind see
-    /// each other; whether the program is kazoo's.
-    fn row(self) -> (&'static str, &'static [&'static str], bool) {
-        const KAZOO: &[&str] = &["--dialect", "kazoo"];
-        const READ_WRITE: &[&str] = &["--dialect", "curator-rw"];
-        match self {
-            Self::CuratorMutex => ("mutex", &[], false),
-            Self::CuratorRevocable => ("revocable", &[], false),
-            Self::WriteLock => ("write-lock", &[], false),
-            Self::CuratorReader => ("rw-read", READ_WRITE, false),
-            Self::CuratorWriter => ("rw-write", READ_WRITE, false),
-            Self::KazooLockBesideCurator => ("lock+curator", &["--dialect", "curator"], true),
-            Self::KazooLock => ("lock", KAZOO, true),
-            Self::KazooReader => ("read", KAZOO, true),
-            Self::KazooWriter => ("write", KAZOO, true),
-            Self::CuratorMultiLock => ("multi-lock", &[], false),
-            Self::CuratorLeaderSelector => ("selector", &[], false),
-            Self::KazooElection => ("election", KAZOO, true),
-            Self::CuratorSemaphoreMutex => ("semaphore-mutex", &[], false),
-            Self::CuratorSemaphore => ("semaphore", &[], false),
-            Self::CuratorLeaderLatch => ("latch", &[], false),
-            Self::KazooSemaphore => ("semaphore", &[], true),
-            Self::KazooLease => ("lease", &[], true),
-            Self::KazooSingle => ("single", &["--dialect", "single"], true),
-        }
-    }
-
     /// Its name in the log of a crowd.
     pub(crate) fn word(self) -> &'static str {
         self.row().0

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use super::poll::{self, PATIENCE};
 use super::process::{self, Process};
 use super::scratch::LOCK;
-use super::zklock::{MARK, is_guard, is_helper, is_keeper, is_writer};
+use super::zklock::{MARK, is_guard};
 
 /// What a process writes, kept in an unnamed file. A file has no reader that could lag behind, and needs none: what a
 /// process had written when it ended is there, even while a daemon that it left holds the descriptor open.
@@ -72,47 +72,34 @@ impl Capture {
 /// [`end`]: Running::end
 #[derive(Debug)]
 pub(crate) struct Running {
-    child: Child,
-    what: String,
-    mark: String,
-    started: Instant,
-    ended: Option<(ExitStatus, Instant)>,
-    stdout: Capture,
-    stderr: Capture,
+    pub(super) child: Child,
+    pub(super) what: String,
+    pub(super) mark: String,
+    pub(super) started: Instant,
+    pub(super) ended: Option<(ExitStatus, Instant)>,
+    pub(super) stdout: Capture,
+    pub(super) stderr: Capture,
 }
 
 impl Running {
-    pub(super) fn new(
-        child: Child,
-        what: String,
-        mark: String,
-        stdout: Capture,
-        stderr: Capture,
-        started: Instant,
-    ) -> Self {
-        Self { child, what, mark, started, ended: None, stdout, stderr }
-    }
-
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().expect("a process id is positive"))
     }
 
-    /// The keeper, once there is one.
+    /// The keeper, the guard, and what writes to standard error, once there is one.
     #[track_caller]
     pub(crate) fn keeper(&self) -> Pid {
-        self.child_process("keeper", is_keeper)
+        self.child_process("lock-keeper")
     }
 
-    /// The guard, once there is one.
     #[track_caller]
     pub(crate) fn guard(&self) -> Pid {
-        self.child_process("guard", is_guard)
+        self.child_process("lock-guard")
     }
 
-    /// The process that writes to standard error, once there is something to write.
     #[track_caller]
     pub(crate) fn writer(&self) -> Pid {
-        self.child_process("writer", is_writer)
+        self.child_process("lock-writer")
     }
 
     #[track_caller]
@@ -146,9 +133,10 @@ impl Running {
     }
 
     #[track_caller]
-    fn child_process(&self, what: &str, is_it: impl Fn(&Process) -> bool) -> Pid {
-        let found = poll::within(PATIENCE, || process::children(self.pid()).into_iter().find(|process| is_it(process)));
-        found.unwrap_or_else(|| panic!("no {what} appeared\n{self}")).pid
+    fn child_process(&self, name: &str) -> Pid {
+        let is_it = |process: &Process| process.name == name;
+        let found = poll::within(PATIENCE, || process::children(self.pid()).into_iter().find(is_it));
+        found.unwrap_or_else(|| panic!("no {name} appeared\n{self}")).pid
     }
 
     /// Sends `signal` to zklock itself, not to its group.
@@ -282,7 +270,8 @@ impl Running {
     #[track_caller]
     pub(crate) fn family(&self, count: usize) -> (Vec<Process>, Vec<Process>) {
         let all = self.processes().into_iter().filter(|process| process.pid != self.pid());
-        let (helpers, others): (Vec<_>, Vec<_>) = all.partition(is_helper);
+        let own = ["lock-keeper", "lock-guard", "lock-writer"];
+        let (helpers, others): (Vec<_>, Vec<_>) = all.partition(|process| own.contains(&process.name.as_str()));
         assert_eq!(others.len(), count, "{others:?}");
         (helpers, others)
     }

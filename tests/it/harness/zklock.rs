@@ -31,16 +31,6 @@ pub(crate) fn is_guard(process: &Process) -> bool {
     process.name == "lock-guard"
 }
 
-/// Whether it is one of zklock's own processes below the supervisor.
-pub(crate) fn is_helper(process: &Process) -> bool {
-    is_keeper(process) || is_guard(process) || is_writer(process)
-}
-
-/// Whether it writes to standard error for a zklock.
-pub(crate) fn is_writer(process: &Process) -> bool {
-    process.name == "lock-writer"
-}
-
 pub(crate) fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_zklock"))
 }
@@ -252,7 +242,7 @@ impl Zklock {
         let started = Instant::now();
         let child = process::spawn(command, Seat::OwnSession, &self.ignored)
             .unwrap_or_else(|error| panic!("cannot start {}: {error}", self.program.display()));
-        Running::new(child, what, mark, stdout, stderr, started)
+        Running { child, what, mark, started, ended: None, stdout, stderr }
     }
 }
 

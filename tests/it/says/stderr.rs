@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -15,58 +15,38 @@ use nix::unistd::{Pid, mkfifo};
 
 use crate::harness::moment::Moment;
 use crate::harness::poll;
-use crate::harness::process::{self, Seat};
+use crate::harness::process;
 use crate::harness::running::{Running, count_own_lines, finish};
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
-use crate::harness::server::{Server, free_port};
 use crate::harness::skipped::skip;
 use crate::harness::terminal::{CTRL_Q, CTRL_S, Terminal};
 use crate::harness::times::{AT_ONCE, INSTANT, LEASE, expect_once_below};
 use crate::harness::zklock::{Zklock, binary, child};
 
-/// Runs that write to stderr for different reasons: what each ends with, and its arguments after the options that
-/// name the server. `/lock` is taken.
-const TALKERS: [(i32, &[&str]); 7] = [
-    (64, &["lock", "true"]),
-    (64, &["--no-such-option"]),
-    (69, &["-z127.0.0.1:9", "--connect-timeout=100ms", "/lock", "true"]),
-    (75, &["-n", "/lock", "true"]),
-    (75, &["-v", "--timeout=2s", "/lock", "true"]),
-    (126, &["/lock", "/etc/passwd"]),
-    (127, &["/lock", "no-such-program-anywhere"]),
-];
-
-/// Each of [`TALKERS`] and a successful `zklock -vvv` ends with its status.
+/// Runs that write to it for different reasons end with their status.
 #[test]
-fn without_a_reader_or_on_a_full_device() {
+fn closed_or_full_or_without_a_reader() {
     let scratch = Scratch::new();
     let holder = scratch.occupy("");
     let child = child().to_str().expect("a path in UTF-8");
-    let success: (i32, &[&str]) = (3, &["-vvv", "/other", child, "--exit", "3"]);
-    let without_a_reader = || Stdio::from(io::pipe().expect("a pipe").1);
-    let full = || Stdio::from(File::options().write(true).open("/dev/full").expect("full(4)"));
-    for (code, args) in TALKERS.into_iter().chain([success]) {
-        for stderr in [without_a_reader(), full()] {
-            let mut command = Command::new(binary());
-            command.env_clear().env("PATH", "/usr/bin:/bin").env("ZKLOCK_ZOOKEEPER", scratch.chroot().to_string());
-            command.env("ZKLOCK_CONFIG", "/dev/null");
-            command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-            let mut job = process::spawn(command, Seat::OwnSession, &[]).expect("zklock can be started");
-            let status = poll::until(args.join(" "), || job.try_wait().expect("a child can be waited for"));
-            assert_eq!(status.code(), Some(code), "{args:?}");
+    for (code, args) in [
+        (64, &["lock", "true"][..]),
+        (69, &["-z127.0.0.1:9", "--connect-timeout=100ms", "/lock", "true"]),
+        (75, &["-n", "/lock", "true"]),
+        (75, &["-v", "--timeout=2s", "/lock", "true"]),
+        (126, &["/lock", "/etc/passwd"]),
+        (127, &["/lock", "no-such-program-anywhere"]),
+        (3, &["-vvv", "/other", child, "--exit", "3"]),
+    ] {
+        for script in [
+            r#"exec "$@" 2>&-"#,
+            r#"exec "$@" 2>/dev/full"#,
+            r#"[ -p pipe ] || mkfifo pipe; exec 3<>pipe 4>pipe 3>&-; exec "$@" 2>&4 4>&-"#,
+        ] {
+            scratch.zklock().args(args).run_by(["bash", "-c", script, "bash"]).run().expect_code(code);
         }
     }
     scratch.delete(&holder);
-}
-
-#[test]
-fn closed() {
-    let scratch = Scratch::new();
-    let closed = |zklock: Zklock| zklock.run_by(["sh", "-c", r#"exec "$0" "$@" 2>&-"#]);
-    closed(scratch.zklock().arg(LOCK).arg("-vvv").child(["--exit", "3"])).run().expect_code(3);
-    closed(scratch.zklock().arg(LOCK).args(["--", "no-such-program-anywhere"])).run().expect_code(127);
-    let servers = Server::shared().chroot().by(format!("127.0.0.1:{}", free_port()));
-    closed(Zklock::at(servers).args(["--connect-timeout=100ms", "/lock"]).bare_child()).run().expect_code(69);
 }
 
 /// The keeper is killed: the command of `holder` gets its stop signal, and is dead by the end of the lease.
