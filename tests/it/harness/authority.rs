@@ -55,12 +55,10 @@ impl Authority {
         self.directory.path().join(file)
     }
 
-    /// The same as a text.
     pub(crate) fn file(&self, file: &str) -> String {
         self.path(file).into_os_string().into_string().expect("a path in UTF-8")
     }
 
-    /// Runs openssl in the directory.
     #[track_caller]
     pub(crate) fn openssl(&self, arguments: &str) -> String {
         let mut command = Command::new("openssl");

@@ -57,7 +57,6 @@ impl Ensemble {
         Self { servers, links }
     }
 
-    /// All three, in the order of their ids.
     pub(crate) fn servers(&self) -> &[Server] {
         &self.servers
     }
@@ -71,13 +70,11 @@ impl Ensemble {
         Chroot::create(self.addresses())
     }
 
-    /// The leader. Waits until there is one.
     #[track_caller]
     pub(crate) fn leader(&self) -> &Server {
         poll::until("a leader", || self.servers.iter().find(|server| server.role() == Some(Role::Leader)))
     }
 
-    /// The two followers. Waits until there are two.
     #[track_caller]
     pub(crate) fn followers(&self) -> [&Server; 2] {
         poll::until("two followers", || {
@@ -100,7 +97,6 @@ impl Ensemble {
 }
 
 impl Settings {
-    /// Three servers, serving, with a leader.
     pub(crate) fn ensemble(&self) -> Ensemble {
         for _ in 0..BIND_ATTEMPTS {
             let ensemble = Ensemble::new(self);

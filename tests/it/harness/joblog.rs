@@ -13,7 +13,6 @@ pub(crate) struct Run {
     pub(crate) begin: u64,
     /// The last word of it: that it ended, or that it lived. A command that was killed may have lived a little longer.
     pub(crate) last: u64,
-    /// Whether it said that it ended.
     pub(crate) ended: bool,
 }
 
@@ -61,7 +60,6 @@ impl JobLog {
         &self.runs
     }
 
-    /// The names of the commands, in the order of their beginnings.
     pub(crate) fn order(&self) -> Vec<&str> {
         self.runs.iter().map(|run| run.name.as_str()).collect()
     }
@@ -70,7 +68,6 @@ impl JobLog {
         self.runs.iter().enumerate().flat_map(|(n, one)| self.runs[n + 1..].iter().map(move |two| (one, two)))
     }
 
-    /// The pairs of runs that were there at the same time.
     pub(crate) fn overlaps(&self) -> Vec<(&Run, &Run)> {
         self.pairs().filter(|(one, two)| one.overlaps(two)).collect()
     }

@@ -28,7 +28,6 @@ const NO_FILES: &str = "-XX:-UsePerfData";
 const CLASS_PATH: &str =
     "curator-client curator-framework curator-recipes guava slf4j-api slf4j-nop zookeeper zookeeper-recipes-lock";
 
-/// Debian's own Python, for which its python3-kazoo is.
 const PYTHON: &str = "/usr/bin/python3";
 
 macro_rules! recipes {
@@ -76,12 +75,10 @@ recipes! {
 }
 
 impl Recipe {
-    /// Its name in the log of a crowd.
     pub(crate) fn word(self) -> &'static str {
         self.row().0
     }
 
-    /// What zklock is to be told.
     pub(crate) fn options(self) -> &'static [&'static str] {
         self.row().1
     }
@@ -103,13 +100,11 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A peer for [`LOCK`].
     #[track_caller]
     pub(crate) fn start(scratch: &Scratch, recipe: Recipe) -> Self {
         Self::with_session_timeout(scratch, recipe, LONG_SESSION)
     }
 
-    /// A peer for [`LOCK`], with another session timeout.
     #[track_caller]
     pub(crate) fn with_session_timeout(scratch: &Scratch, recipe: Recipe, session_timeout: Duration) -> Self {
         let session_timeout = session_timeout.as_millis().to_string();
@@ -127,7 +122,6 @@ impl Peer {
         self.session
     }
 
-    /// Takes the lock. Panics when it is not free soon.
     #[track_caller]
     pub(crate) fn acquire(&mut self) {
         self.queue();
@@ -145,7 +139,6 @@ impl Peer {
         self.expect("acquired");
     }
 
-    /// Tries to take the lock, and panics unless it gives up.
     #[track_caller]
     pub(crate) fn expect_busy(&mut self) {
         self.tell("acquire 100");
@@ -213,12 +206,10 @@ impl Drop for Peer {
     }
 }
 
-/// kazoo's program, for its arguments to be added.
 fn kazoo() -> Zklock {
     Zklock::bare().program(PYTHON).arg(sources().join("kazoo_peer.py"))
 }
 
-/// The Java program, for its arguments to be added.
 fn java() -> Zklock {
     // The defaults are for servers: many threads for the collector, and a compiler that takes its time.
     let modest = ["-Xmx96m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", NO_FILES];

@@ -213,7 +213,6 @@ pub(crate) fn stop(pid: Pid) {
     wait_state(pid, &['T']);
 }
 
-/// Waits until the process has ended, reaped or not.
 #[track_caller]
 pub(crate) fn wait_dead(pid: Pid) {
     wait_state(pid, &['Z', 'X']);
@@ -236,7 +235,6 @@ pub(crate) fn is_pending(pid: Pid, signal: Signal) -> bool {
     mask & (1 << (signal as i32 - 1)) != 0
 }
 
-/// Panics when one of these processes lives.
 #[track_caller]
 pub(crate) fn expect_dead(family: &[Process]) {
     for process in family {

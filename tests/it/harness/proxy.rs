@@ -31,14 +31,12 @@ mod side;
 /// What happens to the bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// They pass.
     #[default]
     Pass,
     /// They wait, as in a network that was cut without a word. They pass once the flow is changed back.
     Hold,
     /// Each read's worth passes this long after it was read.
     Delay(Duration),
-    /// At most so many bytes pass in a second.
     Slow(usize),
 }
 
@@ -46,7 +44,6 @@ pub(crate) enum Flow {
 /// lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// The connection is reset.
     Reset,
     /// The connection is reset, and from the same moment on no other gets an answer: both directions are on hold.
     ResetAndHold,
@@ -73,9 +70,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// From the client to the server.
     up: Flow,
-    /// From the server to the client.
     down: Flow,
     /// Present while the port is open: a byte for the listener's thread.
     listener: Option<UnixStream>,
@@ -83,7 +78,6 @@ struct State {
     accepted: usize,
     requests: Vec<Request>,
     traps: Vec<Arc<TrapState>>,
-    /// The requests that reach the server as unknown ones.
     unknown: Vec<Op>,
     /// The requests that do not reach the server: the connection is reset instead.
     fatal: Vec<Op>,
@@ -126,7 +120,6 @@ impl Shared {
 }
 
 impl Proxy {
-    /// A proxy for any protocol.
     pub(crate) fn plain(target: SocketAddr) -> Self {
         Self::start(target, false)
     }
@@ -183,7 +176,6 @@ impl Proxy {
         self.reset();
     }
 
-    /// Opens the port again after [`Proxy::refuse`].
     #[track_caller]
     pub(crate) fn accept(&self) {
         let listener = poll::until("the proxy's port can be bound again", || {
@@ -200,7 +192,6 @@ impl Proxy {
         self.shared.lock().connections.len()
     }
 
-    /// The requests that have come so far, in their order, pings among them.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.shared.lock().requests.clone()
     }
@@ -296,13 +287,14 @@ struct TrapState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Waits for a request.
     Armed,
     /// Waits for the reply to the request with this xid of this connection.
-    Expecting { connection: usize, xid: i32 },
+    Expecting {
+        connection: usize,
+        xid: i32,
+    },
     /// The reply has come.
     Sprung,
-    /// The reply may pass, or has passed.
     Released,
 }
 

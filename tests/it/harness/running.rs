@@ -156,7 +156,6 @@ impl Running {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Waits until stdout has all these lines, in any order.
     #[track_caller]
     pub(crate) fn wait_stdout_all(&self, lines: &[&str]) {
         let there = poll::within(PATIENCE, || {
@@ -173,13 +172,11 @@ impl Running {
         self.wait_stdout_at_most(PATIENCE, part)
     }
 
-    /// Like [`Running::wait_stdout`], with another limit.
     #[track_caller]
     pub(crate) fn wait_stdout_at_most(&mut self, limit: Duration, part: &str) -> String {
         self.wait_line(limit, "stdout", part, |running| &mut running.stdout)
     }
 
-    /// Like [`Running::wait_stdout`], on stderr.
     #[track_caller]
     pub(crate) fn wait_stderr(&mut self, part: &str) -> String {
         self.wait_line(PATIENCE, "stderr", part, |running| &mut running.stderr)
@@ -225,7 +222,6 @@ impl Running {
         self.child.stdin = None;
     }
 
-    /// The time since just before the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
@@ -246,7 +242,6 @@ impl Running {
         self.wait_at_most(PATIENCE)
     }
 
-    /// Like [`Running::wait`], with another limit.
     #[track_caller]
     pub(crate) fn wait_at_most(&mut self, limit: Duration) -> Output {
         let ended = poll::within(limit, || if self.has_ended() { self.ended } else { None });
@@ -276,7 +271,6 @@ impl Running {
         (helpers, others)
     }
 
-    /// The process called zklock, below another program that was started.
     #[track_caller]
     pub(crate) fn zklock(&self) -> Pid {
         let found = poll::within(PATIENCE, || self.processes().into_iter().find(|process| process.name == "zklock"));
@@ -293,7 +287,6 @@ impl Running {
         output
     }
 
-    /// Waits until no process of this run lives any more, wherever it has moved to.
     #[track_caller]
     pub(crate) fn wait_until_nothing_is_left(&mut self) {
         let gone = poll::within(PATIENCE, || (self.has_ended() && self.processes().is_empty()).then_some(()));
@@ -322,7 +315,6 @@ impl Running {
 }
 
 impl fmt::Display for Running {
-    /// Everything there is to know, for the message of a failed test.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "--- command: {}", self.what)?;
         match self.ended {
@@ -378,7 +370,6 @@ impl Output {
         self
     }
 
-    /// Whether it died of the signal with this number: real-time signals have no name.
     pub(crate) fn died_of(&self, signal: i32) -> bool {
         self.status.signal() == Some(signal)
     }

@@ -53,7 +53,6 @@ pub(crate) fn ageless(message: &str) -> &str {
 
 const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
 
-/// The way to the shared server that nothing disturbs.
 pub(crate) fn direct() -> String {
     Server::shared().address()
 }
@@ -73,7 +72,6 @@ pub(crate) struct Scratch {
 pub(crate) struct Contender {
     /// Its path, as commands see it in `ZKLOCK_NODE`.
     pub(crate) path: String,
-    /// What the server knows of it.
     pub(crate) stat: Stat,
 }
 
@@ -183,7 +181,6 @@ impl Scratch {
         self.short(addresses, options).child(logged).args(child)
     }
 
-    /// The same, started.
     #[track_caller]
     pub(crate) fn start(&self, addresses: &str, name: &str, options: &[&str], child: &[&str]) -> Running {
         self.job(addresses, name, options, child).spawn()
@@ -245,7 +242,6 @@ impl Scratch {
         self.client.delete(path).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
     }
 
-    /// Deletes the node of the first contender for [`LOCK`].
     #[track_caller]
     pub(crate) fn delete_holder(&self) {
         self.delete(&self.contenders()[0].path);
@@ -319,12 +315,10 @@ impl Scratch {
         self.file("log").into_os_string().into_string().expect("a path in UTF-8")
     }
 
-    /// What the commands have written so far.
     pub(crate) fn log(&self) -> JobLog {
         JobLog::read(self.file("log"))
     }
 
-    /// Waits until the command `name` has been alive at `when`.
     #[track_caller]
     pub(crate) fn wait_alive_at(&self, name: &str, when: Moment) {
         poll::until(format_args!("{name} is alive {:?} from now", when.since(Moment::now())), || {

@@ -67,12 +67,10 @@ impl Secure {
         self.proxies.clone()
     }
 
-    /// The variables by which zklock uses TLS and logs in.
     pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
         [self.tls(), vec![login()]].concat()
     }
 
-    /// Those for TLS.
     pub(super) fn tls(&self) -> Vec<(OsString, OsString)> {
         [("CA", "ca.pem"), ("CERT", "client.pem"), ("KEY", "client.key")]
             .map(|(what, name)| (format!("ZKLOCK_TLS_{what}").into(), self.authority.path(name).into()))

@@ -63,7 +63,6 @@ impl Settings {
         self
     }
 
-    /// A standalone server, serving.
     pub(crate) fn server(&self) -> Server {
         for _ in 0..BIND_ATTEMPTS {
             let server = Server::new(1, self, "");
@@ -86,7 +85,6 @@ pub(crate) enum Data {
     Wiped,
 }
 
-/// The role that a server says it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Standalone,
@@ -141,7 +139,6 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// `HOST:PORT`, for TLS.
     pub(crate) fn secure_address(&self, host: &str) -> String {
         format!("{host}:{}", self.secure_port.expect("a server with a port for TLS"))
     }

@@ -12,7 +12,6 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
-    /// Accepts and never answers.
     pub(crate) fn silent() -> Self {
         Self::answering(Vec::new())
     }

@@ -18,9 +18,7 @@ use super::running::Running;
 use super::zklock::Zklock;
 
 pub(crate) const CTRL_C: u8 = 0x03;
-/// Ctrl-S, which pauses the output.
 pub(crate) const CTRL_S: u8 = 0x13;
-/// Ctrl-Q, which continues it.
 pub(crate) const CTRL_Q: u8 = 0x11;
 pub(crate) const CTRL_Z: u8 = 0x1a;
 
@@ -75,7 +73,6 @@ impl Terminal {
         zklock.run_by(["bash".into(), "-c".into(), script.into(), self.name.clone().into_os_string()]).spawn()
     }
 
-    /// Changes the number of its lines, of which its foreground is told by SIGWINCH.
     pub(crate) fn resize(&self, lines: u16) {
         let size = Winsize { ws_row: lines, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
         #[expect(unsafe_code, reason = "nix has no function that sets the size")]

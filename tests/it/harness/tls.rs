@@ -47,7 +47,6 @@ impl Authority {
     }
 }
 
-/// The version that a server speaks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Protocol {
     Tls12,

@@ -111,9 +111,7 @@ pub(crate) struct Connection {
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Both sides have closed it.
     Both,
-    /// It is to be reset.
     Reset,
 }
 
