@@ -9,7 +9,6 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -20,6 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 
 use super::authority::{Authority, Good, LOCAL};
+use super::skipped::say;
 
 const SWITCH: &str = "ZKLOCK_TEST_SECURE";
 
@@ -111,7 +111,5 @@ pub(super) fn word(word: &str) -> String {
 /// Says that this test is about connections without TLS, or without the login. scripts/test counts these lines.
 pub(super) fn say_plain() {
     let this = thread::current();
-    let line = format!("\nplain: {}\n", this.name().unwrap_or("a thread of a test"));
-    // Not by a macro: what those write is shown only if the test fails.
-    io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+    say(&format!("plain: {}", this.name().unwrap_or("a thread of a test")));
 }

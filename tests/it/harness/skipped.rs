@@ -12,6 +12,10 @@ const SWITCH: &str = "ZKLOCK_TEST_ALL";
 pub(crate) fn skip(what: &str) {
     let line = format!("skipped: {}: needs {what}", thread::current().name().expect("a test has a name"));
     assert!(env::var_os(SWITCH).is_none_or(|value| value.is_empty()), "not to be skipped by {SWITCH}: needs {what}");
-    // Not by a macro: what those write is shown only if the test fails.
+    say(&line);
+}
+
+/// Writes a line to standard error. Not by a macro: what those write is shown only if the test fails.
+pub(super) fn say(line: &str) {
     io::stderr().write_all(format!("\n{line}\n").as_bytes()).expect("standard error is open");
 }

@@ -1,9 +1,8 @@
 //! An sshd on 127.0.0.1 that lets in the user of the tests, and no one else. What it uses is in a directory of its own.
 //! scripts/test installs it.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::DirBuilderExt;
 use std::process::Command;
 use std::thread;
 
@@ -52,7 +51,7 @@ impl Sshd {
         fs::write(path("config"), lines.join("\n") + "\n").expect("a file can be written");
         if geteuid().is_root() {
             // Where it puts its processes that parse what strangers send. Debian's service creates it.
-            DirBuilder::new().recursive(true).mode(0o755).create("/run/sshd").expect("a directory of sshd's");
+            fs::create_dir_all("/run/sshd").expect("a directory of sshd's");
         }
         // The processes of its users have an environment of their own; the harness is to find them as well.
         let script = format!("exec {SSHD} -D -e -f \"$0\" -o \"SetEnv={MARK}=${MARK}\"");
