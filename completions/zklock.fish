@@ -1,15 +1,15 @@
-complete -c zklock -n __zklock_options -s w -l timeout -l wait -d 'Give up after this time (75)' -r -f
+complete -c zklock -n __zklock_options -s w -l timeout -l wait -d 'Give up after this time (75); else wait forever' -r -f
 complete -c zklock -n __zklock_options -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r -f
 complete -c zklock -n __zklock_options -s p -l permits -d 'Take one of N permits' -r -f
 complete -c zklock -n __zklock_options -l and -d 'Also take this lock: all or none; can be repeated' -r -f
 complete -c zklock -n __zklock_options -l dialect -d 'Node names to use: curator, curator-rw, kazoo; or single' -r -f
 complete -c zklock -n __zklock_options -l describe -d 'A text that zklock status shows' -r -f
-complete -c zklock -n __zklock_options -l once-per -d 'Skip if a run within this time succeeded' -r -f
+complete -c zklock -n __zklock_options -l once-per -d 'Skip the command if a run in this time succeeded' -r -f
 complete -c zklock -n __zklock_options -l max-run -d 'Stop the command after this time (124)' -r -f
 complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
-complete -c zklock -n __zklock_options -l signal -d 'Stop signal: after a loss of the lock, or --max-run' -r -f
+complete -c zklock -n __zklock_options -l signal -d 'Stop signal: after a loss, --max-run or zklock break' -r -f
 complete -c zklock -n __zklock_options -l on-lost -d 'Run CMD after the lock was lost' -r -f -a "(__fish_complete_command)"
-complete -c zklock -n __zklock_options -s z -l zookeeper -d 'Servers, as HOST:PORT,...[/CHROOT]' -r -f
+complete -c zklock -n __zklock_options -s z -l zookeeper -d 'HOST:PORT,...[/CHROOT], or localhost:2181' -r -f
 complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up if no server answers within this time at the start' -r -f
 complete -c zklock -n __zklock_options -l config -d 'Read this configuration file and no other; /dev/null is none' -r -F
 complete -c zklock -n __zklock_options -l tls-ca -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]' -r -F
@@ -127,7 +127,7 @@ complete -c zklock -n '__zklock_subcommand hold' -l no-signal -d 'Send no signal
 complete -c zklock -n '__zklock_subcommand hold' -l signal -x -d 'Signal that the caller gets when the lock is lost'
 complete -c zklock -n '__zklock_subcommand hold' -s k -l kill-after -x -d 'Time from that signal to the end of the lock [default: 5s, or less]'
 complete -c zklock -n '__zklock_subcommand hold' -s n -l nonblock -l nb -d 'Give up at once if the lock is not free (75)'
-complete -c zklock -n '__zklock_subcommand hold' -s w -l timeout -l wait -x -d 'Give up after this time (75)'
+complete -c zklock -n '__zklock_subcommand hold' -s w -l timeout -l wait -x -d 'Give up after this time (75); else wait forever'
 complete -c zklock -n '__zklock_subcommand hold' -s E -l conflict-exit-code -x -d 'Exit with N instead of 75'
 complete -c zklock -n '__zklock_subcommand hold' -s x -l exclusive -s e -d 'Take the lock for one holder (the default)'
 complete -c zklock -n '__zklock_subcommand hold' -s s -l shared -d 'Take a read lock'
@@ -135,7 +135,7 @@ complete -c zklock -n '__zklock_subcommand hold' -s p -l permits -x -d 'Take one
 complete -c zklock -n '__zklock_subcommand hold' -l and -x -d 'Also take this lock: all or none; can be repeated'
 complete -c zklock -n '__zklock_subcommand hold' -l dialect -x -d 'Node names to use: curator, curator-rw, kazoo; or single'
 complete -c zklock -n '__zklock_subcommand hold' -l describe -x -d 'A text that zklock status shows'
-complete -c zklock -n '__zklock_subcommand hold' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
+complete -c zklock -n '__zklock_subcommand hold' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand hold' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
 complete -c zklock -n '__zklock_subcommand hold' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
 complete -c zklock -n '__zklock_subcommand hold' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
@@ -153,7 +153,7 @@ complete -c zklock -n '__zklock_subcommand hold' -s h -l help -d 'Print a summar
 complete -c zklock -n __zklock_first -a status -d 'Show the holders and the waiters of locks'
 complete -c zklock -n '__zklock_subcommand status' -l json -d 'Print JSON, as docs/status.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand status' -l watch -d 'Print again whenever something changes, until interrupted'
-complete -c zklock -n '__zklock_subcommand status' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
+complete -c zklock -n '__zklock_subcommand status' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand status' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
 complete -c zklock -n '__zklock_subcommand status' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
 complete -c zklock -n '__zklock_subcommand status' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
@@ -168,7 +168,7 @@ complete -c zklock -n '__zklock_subcommand status' -s v -l verbose -d 'Say what 
 complete -c zklock -n '__zklock_subcommand status' -s h -l help -d 'Print a summary (-h), or everything (--help)'
 complete -c zklock -n __zklock_first -a list -d 'List the locks that are in use'
 complete -c zklock -n '__zklock_subcommand list' -l json -d 'Print JSON, as docs/list.schema.json describes it'
-complete -c zklock -n '__zklock_subcommand list' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
+complete -c zklock -n '__zklock_subcommand list' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand list' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
 complete -c zklock -n '__zklock_subcommand list' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
 complete -c zklock -n '__zklock_subcommand list' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
@@ -185,7 +185,7 @@ complete -c zklock -n __zklock_first -a break -d 'Ask a holder to stop, and to r
 complete -c zklock -n '__zklock_subcommand break' -l node -x -d 'The contender\'s node, by its name or its path, as `zklock status --json` shows it'
 complete -c zklock -n '__zklock_subcommand break' -l force -d 'Delete the contender\'s node; the next one may start before this one has stopped'
 complete -c zklock -n '__zklock_subcommand break' -s w -l timeout -x -d 'How long to wait until the contender has gone'
-complete -c zklock -n '__zklock_subcommand break' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
+complete -c zklock -n '__zklock_subcommand break' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand break' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
 complete -c zklock -n '__zklock_subcommand break' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
 complete -c zklock -n '__zklock_subcommand break' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
@@ -200,7 +200,7 @@ complete -c zklock -n '__zklock_subcommand break' -s v -l verbose -d 'Say what z
 complete -c zklock -n '__zklock_subcommand break' -s h -l help -d 'Print a summary (-h), or everything (--help)'
 complete -c zklock -n __zklock_first -a check -d 'Check that the servers meet zklock\'s requirements'
 complete -c zklock -n '__zklock_subcommand check' -l json -d 'Print JSON, as docs/check.schema.json describes it'
-complete -c zklock -n '__zklock_subcommand check' -s z -l zookeeper -x -d 'Servers, as HOST:PORT,...[/CHROOT]'
+complete -c zklock -n '__zklock_subcommand check' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand check' -l connect-timeout -x -d 'How long each server has to answer everything'
 complete -c zklock -n '__zklock_subcommand check' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
 complete -c zklock -n '__zklock_subcommand check' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
@@ -214,7 +214,7 @@ complete -c zklock -n '__zklock_subcommand check' -l session-timeout -x -d 'Sess
 complete -c zklock -n '__zklock_subcommand check' -s q -l quiet -d 'Print nothing; the exit status tells'
 complete -c zklock -n '__zklock_subcommand check' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
 complete -c zklock -n '__zklock_subcommand check' -s h -l help -d 'Print a summary (-h), or everything (--help)'
-complete -c zklock -n __zklock_first -a fence -d 'Run a command unless a later holder was here'
+complete -c zklock -n __zklock_first -a fence -d 'Refuse the work of an earlier holder on another host'
 complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -l token -x -d 'The fencing token, as the command of the lock\'s holder finds it in ZKLOCK_TOKEN'
 complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s k -l kill-after -x -d 'Time from the stop signal, SIGTERM, to SIGKILL when a later holder comes'
 complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s q -l quiet -d 'Be silent while waiting; errors are still printed'

@@ -131,14 +131,14 @@ fn exit_statuses() -> String {
 
 pub(super) const JOB: Form = Form {
     name: "zklock",
-    about: "Run a command while it holds a ZooKeeper lock; stop it if the lock is lost",
+    about: "Run a command under a ZooKeeper lock; stop the command if the lock is lost (76)",
     usage: "zklock [OPTIONS] LOCK [--] COMMAND [ARG]...
        zklock SUBCOMMAND ...",
     summary: "\
 Examples:
   zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh   wait, then run
-  zklock -n /jobs/backup ./backup.sh                  exit with 75 if it is held
-  zklock -q --once-per 50m /jobs/report ./report.sh   hourly, on one host",
+  zklock -n /jobs/backup ./backup.sh                  exit with 75 if it is busy
+  zklock -q --once-per 30m /jobs/report ./report.sh   hourly from cron",
     description: "\
 Subcommands, described by zklock help SUBCOMMAND:
   hold    Hold a lock for a script or a service, without a command
@@ -146,27 +146,27 @@ Subcommands, described by zklock help SUBCOMMAND:
   list    List the locks that are in use
   break   Ask a holder to stop, and to release the lock
   check   Check that the servers meet zklock's requirements
-  fence   Run a command unless a later holder was here
+  fence   Refuse the work of an earlier holder on another host
 
 Examples:
   Back up from one host at a time; the other hosts wait for their turn:
     zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full
 
   From cron on every host, each hour; one host runs the command:
-    /usr/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report
+    /usr/bin/zklock -q --once-per 30m /jobs/report -- /usr/local/bin/report
 
   At most three at a time, from any number of hosts:
     zklock --permits 3 /downloads ./fetch.sh
 
   Wait five minutes at most, and use a shell:
     zklock -w 5m /deploy -c 'git pull && make install'",
-    after_summary: "Subcommands (zklock help SUBCOMMAND), all options (zklock --help):
+    after_summary: "Subcommands (zklock help SUBCOMMAND), and all options (zklock --help):
   hold    Hold a lock for a script or a service, without a command
   status  Show the holders and the waiters of locks
   list    List the locks that are in use
   break   Ask a holder to stop, and to release the lock
   check   Check that the servers meet zklock's requirements
-  fence   Run a command unless a later holder was here",
+  fence   Refuse the work of an earlier holder on another host",
     after_long_help: "\
 A DURATION is a number of seconds, such as 30 or 1.5, or has units: 500ms, 90s, 5m, 1h30m, 2d.
 

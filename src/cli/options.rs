@@ -15,7 +15,7 @@ pub(super) const ZOOKEEPER: Opt = Opt {
     key: Some(KeyKind::Text(|text| text.parse::<ConnectString>().map(drop))),
     more: "The default port is 2181. Write IPv6 addresses in brackets. The chroot stands once, at the end, and must exist.",
     value: Some("SERVERS"),
-    ..Opt::new("zookeeper", "Connection", "Servers, as HOST:PORT,...[/CHROOT]")
+    ..Opt::new("zookeeper", "Connection", "HOST:PORT,...[/CHROOT], or localhost:2181")
 };
 
 pub(super) const CONNECT_TIMEOUT: Opt = Opt {
@@ -176,9 +176,9 @@ pub(super) const TIMEOUT: Opt = Opt {
     other: Some("wait"),
     variable: Some("ZKLOCK_TIMEOUT"),
     more: "The time counts from the start and covers everything: connecting, queueing, reconnecting, queueing anew. 0 means \
-     --nonblock. Without this option zklock waits indefinitely.",
+     --nonblock. If no server answers at the end, the status is 69.",
     value: Some("DURATION"),
-    ..Opt::new("timeout", "Lock", "Give up after this time (75)")
+    ..Opt::new("timeout", "Lock", "Give up after this time (75); else wait forever")
 };
 
 pub(super) const CONFLICT_EXIT_CODE: Opt = Opt {
@@ -201,7 +201,7 @@ pub(super) const SIGNAL: Opt = Opt {
     default: Some("TERM"),
     more: "A name or a number: TERM, SIGINT, RTMIN+1, 15.",
     value: Some("SIGNAL"),
-    ..Opt::new("signal", "Command", "Stop signal: after a loss of the lock, or --max-run")
+    ..Opt::new("signal", "Command", "Stop signal: after a loss, --max-run or zklock break")
 };
 
 pub(super) const KILL_AFTER: Opt = Opt {
@@ -230,11 +230,11 @@ pub(super) const VERBOSE: Opt = Opt {
 };
 
 pub(super) const ONCE_PER: Opt = Opt {
-    more: "Runs a job once per period on hosts with the same crontab. Use less than the interval: 50m for an hourly job. The \
+    more: "Runs a job once per period on hosts with the same crontab. Use half of the interval: 30m for an hourly job. The \
      period counts on ZooKeeper's clock, from the start of the last run with status 0 to the time when this run queued. \
      A skipped run exits with 0. After a run that failed or was stopped, the next in the queue runs. For exclusive locks.",
     value: Some("DURATION"),
-    ..Opt::new("once-per", "Lock", "Skip if a run within this time succeeded")
+    ..Opt::new("once-per", "Lock", "Skip the command if a run in this time succeeded")
 };
 
 pub(super) const PUBLISH_COMMAND: Opt = Opt {

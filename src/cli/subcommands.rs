@@ -252,7 +252,7 @@ The options for the connection are those of zklock --help.",
 
 const FENCE: Form = Form {
     name: "zklock fence",
-    about: "Run a command unless a later holder was here",
+    about: "Refuse the work of an earlier holder on another host",
     usage: "zklock fence [OPTIONS] FILE [--] COMMAND [ARG]...",
     summary: "",
     description: "\

@@ -278,10 +278,11 @@ fn session_timeouts_hold_what_they_say() {
     let outage = "longest outage that the command is sure to survive";
     let row = |timeout| {
         let terms = Terms::new(timeout, None).expect("the default always fits");
-        [timeout, terms.patience(), terms.kill_after()].map(in_tenths)
+        let longest = Terms::new(timeout, Some(timeout)).expect_err("it never fits").longest;
+        [timeout, terms.patience(), terms.kill_after(), longest].map(in_tenths)
     };
     let rows = SESSION_TIMEOUTS.map(Duration::from_secs).map(row);
-    assert_has(PROMISES, ["`--session-timeout`", outage, "stop signal to SIGKILL"], rows);
+    assert_has(PROMISES, ["`--session-timeout`", outage, "stop signal to SIGKILL", "longest `--kill-after`"], rows);
     let plan = cli::job(["zklock", "/l", "true"].map(OsString::from), &|_: &str| None).expect("a plan");
     let outage = in_tenths(Terms::with_default_grace(plan.settings.session_timeout).patience());
     assert!(README.contains(&format!("an outage of {outage} ")), "{outage}");
