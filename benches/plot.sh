@@ -48,7 +48,7 @@ draw_cost() {
         set yrange [0:*]
         set xlabel 'contenders in the queue'
         set ylabel 'bytes for each hand-over'
-        set key top left
+        set key bottom right
         plot '$work/cost.data' using 1:2 with linespoints pt 7 lc rgb '#3b6ea5' title 'to the server', \
             '$work/cost.data' using 1:3 with linespoints pt 7 lc rgb '#e0a030' title 'from the server'"
 }
