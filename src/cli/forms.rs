@@ -96,8 +96,16 @@ impl Form {
             .help_template("{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}\n");
         command
             .before_help(self.summary)
-            .before_long_help(self.description)
-            .after_help(self.after_summary)
+            .before_long_help(match is_main {
+                true => {
+                    format!("Subcommands, described by zklock help SUBCOMMAND:\n{SUBCOMMANDS}\n\n{}", self.description)
+                }
+                false => self.description.to_owned(),
+            })
+            .after_help(match is_main {
+                true => format!("{}{SUBCOMMANDS}", self.after_summary),
+                false => self.after_summary.to_owned(),
+            })
             .after_long_help(match is_main {
                 true => format!("{}{}\nSee zklock(1) and zklock(7).", self.after_long_help, exit_statuses()),
                 false => format!("{}\n\nSee {}(1).", self.after_long_help, self.name.replace(' ', "-")),
@@ -108,6 +116,13 @@ impl Form {
 /// What `-h` of a subcommand says at its end.
 pub(super) const CONNECTION: &str =
     "--help says more. The options for the connection, such as -z, are those of zklock --help.";
+/// What each subcommand is for, as its own help says as well.
+const SUBCOMMANDS: &str = "  hold    Hold a lock for a script or a service, without a command
+  status  Show the holders and the waiters of locks
+  list    List the locks that are in use
+  break   Ask a holder to stop, and to release the lock
+  check   Check that the servers meet zklock's requirements
+  fence   Refuse the work of an earlier holder on another host";
 const HELP: &str = "Print a summary (-h), or everything (--help)";
 const VERSION: &str = "Print the version, its commit, and the features that are built in";
 
@@ -131,7 +146,7 @@ fn exit_statuses() -> String {
 
 pub(super) const JOB: Form = Form {
     name: "zklock",
-    about: "Run a command under a ZooKeeper lock; stop the command if the lock is lost (76)",
+    about: "Run a command under a ZooKeeper lock; stop the command if the lock is lost",
     usage: "zklock [OPTIONS] LOCK [--] COMMAND [ARG]...
        zklock SUBCOMMAND ...",
     summary: "\
@@ -140,14 +155,6 @@ Examples:
   zklock -n /jobs/backup ./backup.sh                  exit with 75 if it is busy
   zklock -q --once-per 30m /jobs/report ./report.sh   hourly from cron",
     description: "\
-Subcommands, described by zklock help SUBCOMMAND:
-  hold    Hold a lock for a script or a service, without a command
-  status  Show the holders and the waiters of locks
-  list    List the locks that are in use
-  break   Ask a holder to stop, and to release the lock
-  check   Check that the servers meet zklock's requirements
-  fence   Refuse the work of an earlier holder on another host
-
 Examples:
   Back up from one host at a time; the other hosts wait for their turn:
     zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full
@@ -160,13 +167,7 @@ Examples:
 
   Wait five minutes at most, and use a shell:
     zklock -w 5m /deploy -c 'git pull && make install'",
-    after_summary: "Subcommands (zklock help SUBCOMMAND), and all options (zklock --help):
-  hold    Hold a lock for a script or a service, without a command
-  status  Show the holders and the waiters of locks
-  list    List the locks that are in use
-  break   Ask a holder to stop, and to release the lock
-  check   Check that the servers meet zklock's requirements
-  fence   Refuse the work of an earlier holder on another host",
+    after_summary: "Subcommands (zklock help SUBCOMMAND), and all options (zklock --help):\n",
     after_long_help: "\
 A DURATION is a number of seconds, such as 30 or 1.5, or has units: 500ms, 90s, 5m, 1h30m, 2d.
 

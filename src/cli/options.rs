@@ -270,7 +270,7 @@ pub(super) const ON_LOST: Opt = Opt {
     more: "zklock first stops the command. CMD runs with $SHELL -c, without the lock, and zklock waits for it. The exit status \
      stays 76.",
     value: Some("CMD"),
-    ..Opt::new("on-lost", "Command", "Run CMD after the lock was lost")
+    ..Opt::new("on-lost", "Command", "Run CMD after the lock was lost (76)")
 };
 
 pub(super) const WHILE: Opt = Opt {
@@ -354,7 +354,7 @@ pub(super) const BREAK_QUIET: Opt =
 pub(super) const CHECK_QUIET: Opt = Opt { help: "Print nothing; the exit status tells", ..QUIET };
 
 pub(super) const CHECK_CONNECT_TIMEOUT: Opt =
-    Opt { help: "How long each server has to answer everything", ..CONNECT_TIMEOUT };
+    Opt { heading: "Check", help: "How long each server has to answer everything", ..CONNECT_TIMEOUT };
 
 /// How to reach the servers.
 pub(super) const CONNECTING: &[Opt] =
