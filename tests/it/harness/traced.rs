@@ -1,13 +1,61 @@
 //! A process that is held as a debugger holds one, also at a system call, so that a test can act at that very moment.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::mem::ManuallyDrop;
 use std::ptr;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::poll;
+
+/// Counts the system calls of a process and of those that it forks, from now on, each in the place of `counts` that `phase`
+/// names at the time. Returns when all have ended. A process that calls execve(2) is not counted from there on, but for the
+/// first.
+pub(crate) fn count_calls<const N: usize>(first: Pid, phase: &AtomicUsize) -> [usize; N] {
+    let options = libc::PTRACE_O_TRACESYSGOOD
+        | libc::PTRACE_O_TRACEFORK
+        | libc::PTRACE_O_TRACEVFORK
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACEEXEC;
+    // They go on when this is dropped.
+    let first = Traced::seize(first, options).expect("ptrace(2)");
+    let mut counts = [0; N];
+    let mut has_begun = false;
+    let mut in_call = BTreeSet::new();
+    // Those of other threads are not ours (wait(2)).
+    while let Ok(status) = waitpid(None, Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD)) {
+        let (pid, request, signal) = match status {
+            WaitStatus::PtraceSyscall(pid) => {
+                if !in_call.remove(&pid) {
+                    in_call.insert(pid);
+                    counts[phase.load(SeqCst)] += usize::from(has_begun);
+                }
+                (pid, libc::PTRACE_SYSCALL, 0)
+            }
+            WaitStatus::PtraceEvent(pid, _, libc::PTRACE_EVENT_EXEC) if std::mem::replace(&mut has_begun, true) => {
+                (pid, libc::PTRACE_DETACH, 0)
+            }
+            // A child at its begin. One that is stopped by a signal must go on to listen.
+            WaitStatus::PtraceEvent(pid, signal, libc::PTRACE_EVENT_STOP) if signal != Signal::SIGTRAP => {
+                (pid, libc::PTRACE_LISTEN, 0)
+            }
+            WaitStatus::PtraceEvent(pid, ..) => (pid, libc::PTRACE_SYSCALL, 0),
+            WaitStatus::Stopped(pid, signal) => (pid, libc::PTRACE_SYSCALL, signal as libc::c_int),
+            WaitStatus::Exited(..) | WaitStatus::Signaled(..) | WaitStatus::Continued(_) | WaitStatus::StillAlive => {
+                continue;
+            }
+        };
+        // One that has just been killed is waited for like any other.
+        let _ = ManuallyDrop::new(Traced(pid)).ptrace(request, signal);
+    }
+    drop(first);
+    counts
+}
 
 /// A process that is held: no SIGCONT continues it. It goes on when this is dropped. The debugger is the thread that has
 /// made this.

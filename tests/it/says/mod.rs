@@ -3,4 +3,5 @@
 mod messages;
 mod refused_arguments;
 mod stderr;
+mod system_calls;
 mod verbosity; // -q, -v, ZKLOCK_LOG
