@@ -8,7 +8,7 @@ complete -c zklock -n __zklock_options -l once-per -d 'Skip the command if a run
 complete -c zklock -n __zklock_options -l max-run -d 'Stop the command after this time (124)' -r -f
 complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
 complete -c zklock -n __zklock_options -l signal -d 'Stop signal: after a loss, --max-run or zklock break' -r -f
-complete -c zklock -n __zklock_options -l on-lost -d 'Run CMD after the lock was lost' -r -f -a "(__fish_complete_command)"
+complete -c zklock -n __zklock_options -l on-lost -d 'Run CMD after the lock was lost (76)' -r -f -a "(__fish_complete_command)"
 complete -c zklock -n __zklock_options -s z -l zookeeper -d 'HOST:PORT,...[/CHROOT], or localhost:2181' -r -f
 complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up if no server answers within this time at the start' -r -f
 complete -c zklock -n __zklock_options -l config -d 'Read this configuration file and no other; /dev/null is none' -r -F
