@@ -67,7 +67,7 @@ impl Link {
                 Ok(length) => match serde_json::from_slice(&buffer[..length]) {
                     Ok(message) => Received::Message(message),
                     Err(error) => {
-                        log::error!("a message between our own processes cannot be parsed: {error}");
+                        log::error!("a message between the processes of zklock cannot be parsed: {error}");
                         Received::Gone
                     }
                 },

@@ -55,7 +55,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         Notice::Waiting(view) => (Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
         Notice::Requeued { loss, pause } => (Notable, run.requeued(*loss, *pause)),
         Notice::Pausing(pause) => {
-            let why = "our session ended early, and an earlier holder may still run until then";
+            let why = "the session ended early, and an earlier holder may still run until then";
             (Status, format!("{lock} is free; starting in {}: {why}", show(*pause)))
         }
         Notice::Skipped(last) => (Detail, run.skipped(last)),
@@ -143,7 +143,7 @@ impl Telling<'_> {
         let why = loss.map_or("the keeper process died", |loss| cause(loss, self.has_several()));
         let queue = if self.has_several() { "queues" } else { "queue" };
         let when = if pause.is_zero() { String::new() } else { format!(" in {}", show(pause)) };
-        format!("lost our place in the {queue} for {}: {why}; queueing again{when}", self.locks())
+        format!("lost the place in the {queue} for {}: {why}; queueing again{when}", self.locks())
     }
 
     fn skipped(&self, last: &LastRun) -> String {
@@ -161,9 +161,9 @@ impl Telling<'_> {
             }
             Blocker::Queue(view) => (Weight::Notable, queue(view, self.now)),
             Blocker::OldLease => {
-                (Weight::Error, "our session ended early, and an earlier holder may still be running".to_owned())
+                (Weight::Error, "the session ended early, and an earlier holder may still be running".to_owned())
             }
-            Blocker::Freed => (Weight::Error, "we have learnt too late that it is free".to_owned()),
+            Blocker::Freed => (Weight::Error, "zklock has learnt too late that it is free".to_owned()),
             Blocker::Late => (Weight::Error, "ZooKeeper did not answer in time".to_owned()),
             Blocker::Servers(reason) => (Weight::Error, self.no_answer(reason.as_deref())),
         };
@@ -274,8 +274,8 @@ fn remark(remark: &Remark, plan: &Plan) -> (Weight, String) {
         Remark::TooSlow(vain) => (
             Weight::Notable,
             format!(
-                "it is our turn for {lock}, but for {} ZooKeeper has been too slow to start under it; trying on \
-                 (a longer --session-timeout helps)",
+                "it is the turn of zklock for {lock}, but for {} ZooKeeper has been too slow to start under it; trying \
+                 on (a longer --session-timeout helps)",
                 show_measured(*vain)
             ),
         ),

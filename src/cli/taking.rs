@@ -17,7 +17,7 @@ use crate::zookeeper::net::address::ConnectString;
 
 /// The further locks. A lock that is named twice is taken once.
 pub(super) fn also(lock: &LockPath, values: &Values<'_>, servers: &ConnectString) -> Result<Vec<LockPath>, String> {
-    // A report between our own processes carries all of them, each with the name of a node.
+    // A report between the processes of zklock carries all of them, each with the name of a node.
     const LONGEST_SUM: usize = 16 * 1024;
     const NODE: usize = 100;
     let mut also: Vec<LockPath> = vec![];

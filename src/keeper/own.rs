@@ -24,7 +24,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             let change = match session.read_and_watch(node).await {
                 // Ours was deleted while we had no watch on it, and this is another.
                 Ok((_, stat, _)) if stat.czxid != created => {
-                    log::info!("{node} is not our node any more: it was deleted and created anew");
+                    log::info!("{node} is the node of another contender now: it was deleted and created anew");
                     Change::Deleted
                 }
                 Ok((data, _, watch)) => match self.heed(node, &data)? {

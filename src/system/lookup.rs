@@ -116,7 +116,7 @@ pub fn user_name() -> Option<String> {
         return Some(name);
     }
     let look_up = || User::from_uid(uid).ok().flatten().map(|user| user.name.into_bytes()).unwrap_or_default();
-    let lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up our user: {error}")).ok()?;
+    let lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up the user: {error}")).ok()?;
     let patience = PollTimeout::try_from(USER_LOOKUP).unwrap_or(PollTimeout::ZERO);
     let _ = poll(&mut [PollFd::new(lookup.as_fd(), PollFlags::POLLIN)], patience);
     lookup.answer().and_then(|name| String::from_utf8(name).ok()).filter(|name| !name.is_empty())

@@ -180,7 +180,7 @@ fn kerberos() {
     // No ticket, and no key.
     let said = fails(realm.zklock(GSSAPI, "localhost", &["/l", "true"]), 77);
     assert!(
-        said.contains("ZooKeeper does not let us in: ") && said.contains("Kerberos: No Kerberos credentials"),
+        said.contains("ZooKeeper does not accept this client: ") && said.contains("Kerberos: No Kerberos credentials"),
         "{said}"
     );
 

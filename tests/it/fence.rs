@@ -136,7 +136,10 @@ fn expect_stopped(run: &mut Running) -> Output {
 fn expect_refused(run: Zklock, seen: u64, ours: u64) {
     let line = only_line(&run.run().expect_code(76));
     assert!(line.starts_with("a later holder has been here: file has seen the token "), "{line}");
-    assert!(line.contains(&format!(" {seen}, and ours is {ours};")) && line.ends_with(", remove file"), "{line}");
+    assert!(
+        line.contains(&format!(" {seen}, and the token of this run is {ours};")) && line.ends_with(", remove file"),
+        "{line}"
+    );
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub fn lacks(node: &str, right: Right, login: &Login) -> String {
 }
 
 pub fn not_let_in(why: &str) -> String {
-    format!("ZooKeeper does not let us in: {why}")
+    format!("ZooKeeper does not accept this client: {why}")
 }
 
 pub fn no_chroot(servers: &ConnectString) -> String {
@@ -52,8 +52,8 @@ pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
         Refusal::Unfit { lock, why } => unfit(lock, why, plan),
         Refusal::Unusable(why) | Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
         Refusal::LaterHolder { file, seen, ours } => format!(
-            "a later holder has been here: {file} has seen the token {seen}, and ours is {ours}; only if ZooKeeper was \
-             set up anew, so that its tokens began again, remove {file}"
+            "a later holder has been here: {file} has seen the token {seen}, and the token of this run is {ours}; only \
+             if ZooKeeper was set up anew, so that its tokens began again, remove {file}"
         ),
         Refusal::File(why) | Refusal::System(why) => why.clone(),
     }
@@ -76,7 +76,7 @@ fn unfit(lock: &str, why: &Unfit, plan: &Plan) -> String {
             dialects.sort_unstable();
             let dialects: Vec<_> = dialects.iter().map(|dialect| dialect.name()).collect();
             let dialects = dialects.join(",");
-            format!("{lock} is used by a client that would not wait for us ({contender}): use --dialect {dialects}")
+            format!("{lock} is used by a client that would not wait for zklock ({contender}): use --dialect {dialects}")
         }
         Unfit::OtherPermits(permits) => {
             format!("{lock} is used with --permits {permits}: use the same number")

@@ -51,7 +51,7 @@ impl LoginTrouble {
     pub(super) fn why(&self) -> &str {
         match self {
             Self::Refused(why) | Self::Lost(why) => why,
-            Self::Closed => "it closes the connection when we log in, as ZooKeeper 3.4 does if the password is wrong",
+            Self::Closed => "it closes the connection at the login, as ZooKeeper 3.4 does if the password is wrong",
         }
     }
 }
@@ -141,7 +141,7 @@ impl<'c, 'p> LoginExchange<'c, 'p> {
             }
         }
         if self.channel.now() >= self.until {
-            return Err(LoginTrouble::Lost("it does not answer when we log in".to_owned()));
+            return Err(LoginTrouble::Lost("it does not answer the login".to_owned()));
         }
         self.channel.wake_at(self.until);
         self.channel.wake_on_bytes(!self.connection.to_send().is_empty());

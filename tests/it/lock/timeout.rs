@@ -97,7 +97,7 @@ fn what_changed_in_a_silence_is_known_when_it_gives_up() {
         let line = said.lines().last().unwrap_or_default();
         let why = line.strip_prefix("zklock: gave up waiting for /lock after 5s: ").unwrap_or_else(|| panic!("{said}"));
         assert_eq!(why.contains(", held by "), !holder_goes, "{said}");
-        assert_eq!(why == "we have learnt too late that it is free", holder_goes, "{said}");
+        assert_eq!(why == "zklock has learnt too late that it is free", holder_goes, "{said}");
         if !holder_goes {
             finish(&mut holder);
         }

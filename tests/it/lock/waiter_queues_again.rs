@@ -32,7 +32,7 @@ fn take_place_away(take: impl Fn(&Scratch, &str)) -> String {
     one.stderr()
 }
 
-const REQUEUED: &str = "zklock: lost our place in the queue for /lock: ";
+const REQUEUED: &str = "zklock: lost the place in the queue for /lock: ";
 
 #[test]
 fn node_deleted() {

@@ -53,7 +53,7 @@ fn again_and_again_is_an_internal_error() {
     let stderr = output.stderr();
     let is_told = |line: &&str| line.contains("queueing again") || line.contains("internal error");
     let lines: Vec<&str> = stderr.lines().filter(is_told).collect();
-    let queued_again = "zklock: lost our place in the queue for /lock: the keeper process died; queueing again";
+    let queued_again = "zklock: lost the place in the queue for /lock: the keeper process died; queueing again";
     let died = "zklock: internal error: the keeper process died repeatedly";
     assert_eq!(lines, [queued_again, queued_again, died]);
     finish(&mut holder);

@@ -77,17 +77,17 @@ fn queues_and_single_nodes_do_not_mix() {
     let mut holder = hold(&scratch);
     for options in [&[][..], &["--dialect", "kazoo,curator-rw"], &["--shared"]] {
         let line = refused(options);
-        assert_eq!(line, "/lock is used by a client that would not wait for us (lock): use --dialect single");
+        assert_eq!(line, "/lock is used by a client that would not wait for zklock (lock): use --dialect single");
     }
     finish(&mut holder);
 
     for prefix in ["mine-lock-", "0123456789abcdef0123456789abcdef__lock__"] {
         let other = format!("{LOCK}/{prefix}");
         let other = scratch.client().create(&other, b"", Kind::EphemeralSequential).expect("a contender");
-        assert!(refused(&SINGLE).contains("would not wait for us"), "{prefix}");
+        assert!(refused(&SINGLE).contains("would not wait for zklock"), "{prefix}");
         // Nor while it waits.
         scratch.client().create(NODE, b"", Kind::Ephemeral).expect("the name is free");
-        assert!(refused(&SINGLE).contains("would not wait for us"), "{prefix}");
+        assert!(refused(&SINGLE).contains("would not wait for zklock"), "{prefix}");
         scratch.delete(NODE);
         scratch.delete(&other);
     }
@@ -168,7 +168,7 @@ fn a_lock_that_is_lost_on_the_way_to_another() {
     ["/lock/lock", "/other/lock"].iter().for_each(|node| scratch.wait_watched(node));
     scratch.delete(NODE);
     create(NODE);
-    job.wait_stderr("lost our place in the queue");
+    job.wait_stderr("lost the place in the queue");
     // Now it waits for this one.
     scratch.wait_watched(NODE);
     assert_eq!(scratch.only_contender().stat.owner, scratch.client().session());

@@ -76,7 +76,7 @@ fn node_of_a_waiter_that_may_delete_none() {
     let node = scratch.wait_queue(2).remove(1);
     let output = at(scratch.chroot()).args(["break", "--force", "--node", &node, LOCK]).env(AUTH, ALICE).run();
     output.expect_code(0);
-    bob.wait_stderr("lost our place in the queue for /lock: its node was deleted; queueing again");
+    bob.wait_stderr("lost the place in the queue for /lock: its node was deleted; queueing again");
     scratch.wait_queue(2);
     finish(&mut alice);
     bob.wait_stdout("bob ready");
@@ -98,7 +98,7 @@ fn one_of_the_nodes_of_a_waiter_that_may_delete_none() {
     scratch.wait_watched(&node);
     scratch.client().log_in(ALICE);
     scratch.delete(&node);
-    bob.wait_stderr("lost our place in the queue for /lock: its node was deleted; queueing again");
+    bob.wait_stderr("lost the place in the queue for /lock: its node was deleted; queueing again");
     let others = |nodes: &[Contender]| nodes.len() == 4 && nodes.iter().all(|node| node.stat.owner != session);
     poll::until("it queues in another session", || others(&scratch.contenders()).then_some(()));
     finish(&mut alice);
@@ -307,7 +307,7 @@ fn secrets_are_told_nowhere() {
 fn server_that_refuses_a_login() {
     let refused = |output: Output, why: &str| {
         let said = only_line(&output.expect_code(77));
-        assert_eq!(said, format!("ZooKeeper does not let us in: they {why}"));
+        assert_eq!(said, format!("ZooKeeper does not accept this client: they {why}"));
     };
     let scratch = Scratch::new();
     let unknown = "refuse the login: do they know the scheme \"unheard\"? write digest:USER:PASSWORD";

@@ -23,7 +23,7 @@ const EVE: &str = "sasl:eve:hidden\u{f6}\u{20ac}";
 const WRONG: &str = "sasl:alice:hidden-3";
 
 const REFUSED: &str = "it refuses the login: no such user, or another password";
-const CLOSED: &str = "it closes the connection when we log in, as ZooKeeper 3.4 does if the password is wrong";
+const CLOSED: &str = "it closes the connection at the login, as ZooKeeper 3.4 does if the password is wrong";
 
 /// Users of most tests.
 fn users() -> Users {
@@ -50,7 +50,7 @@ fn run(servers: impl fmt::Display, login: &str, options: &[&str]) -> Zklock {
 #[track_caller]
 fn expect_refused(output: Output, server: &str) {
     let why = if Feature::EnforcedSasl.is_there() { REFUSED } else { CLOSED };
-    assert_eq!(only_line(&output.expect_code(77)), format!("ZooKeeper does not let us in: {server}: {why}"));
+    assert_eq!(only_line(&output.expect_code(77)), format!("ZooKeeper does not accept this client: {server}: {why}"));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn server_without_sasl() {
     let proxy = Proxy::zookeeper(&direct());
     let why = "SASL is not set up there, so it would ignore the login";
     let output = run(proxy.address(), ALICE, &[]).run().expect_code(77);
-    assert_eq!(only_line(&output), format!("ZooKeeper does not let us in: {}: {why}", proxy.address()));
+    assert_eq!(only_line(&output), format!("ZooKeeper does not accept this client: {}: {why}", proxy.address()));
     assert_eq!((proxy.count(Op::Sasl), proxy.count(Op::CloseSession)), (1, 1));
     let check = Zklock::at(direct()).arg("check").env(AUTH, ALICE).run().expect_code(77);
     assert!(check.stdout().contains(why), "{check}");
@@ -111,7 +111,7 @@ fn server_that_goes_on_without_a_login() {
     let users = users();
     let server = users.settings().property("zookeeper.allowSaslFailedClients=true").server();
     let output = run(server.address(), WRONG, &[]).run().expect_code(77);
-    assert_eq!(only_line(&output), format!("ZooKeeper does not let us in: {}: {REFUSED}", server.address()));
+    assert_eq!(only_line(&output), format!("ZooKeeper does not accept this client: {}: {REFUSED}", server.address()));
     silent(run(server.address(), ALICE, &[]).run()).expect_code(0);
 }
 
@@ -125,7 +125,7 @@ fn slow_server_that_demands_sasl() {
     let server = users.settings().property("zookeeper.sessionRequireClientSASLAuth=true").server();
     let proxy = Proxy::zookeeper(&server.address());
     let refused = Zklock::at(server.address()).args([LOCK, "true"]).run().expect_code(77);
-    let why = "ZooKeeper does not let us in: they refuse the login, or want one (--auth-file)";
+    let why = "ZooKeeper does not accept this client: they refuse the login, or want one (--auth-file)";
     assert_eq!(only_line(&refused), why);
     expect_refused(run(server.address(), WRONG, &[]).run(), &server.address());
     let slow = proxy.trap_ops(Fate::Wait, &[Op::Sasl]);
@@ -157,7 +157,7 @@ fn server_that_does_not_know_the_password() {
     // It never answers the request to close the session.
     let output = run(stub.address(), ALICE, &["--session-timeout", "4s"]).plain().run().expect_code(77);
     let why = "it does not know the password itself";
-    assert_eq!(only_line(&output), format!("ZooKeeper does not let us in: {}: {why}", stub.address()));
+    assert_eq!(only_line(&output), format!("ZooKeeper does not accept this client: {}: {why}", stub.address()));
 }
 
 /// The login may be taken again, or by another server. But a waiter that is not let in must not keep its place for
@@ -181,7 +181,7 @@ fn password_that_is_changed_meanwhile() {
     let why = format!("{}: {why}", server.address());
     holder.wait_stderr(&why);
     let output = waiter.wait().expect_code(77);
-    assert!(output.stderr().contains(&format!("ZooKeeper does not let us in: {why}")), "{output}");
+    assert!(output.stderr().contains(&format!("ZooKeeper does not accept this client: {why}")), "{output}");
     users.write(&USERS);
     server.restart(Data::Kept);
     holder.wait_stderr("connection to ZooKeeper restored");

@@ -189,8 +189,9 @@ fn server_that_wants_a_certificate() {
         silent(authority.known_as("client", run(&address, &[])).run()).expect_code(0);
         let refused = |output: Output| {
             let line = only_line(&output.expect_code(77));
-            let rest =
-                line.strip_prefix("ZooKeeper does not let us in: 127.0.0.1:").unwrap_or_else(|| panic!("{line}"));
+            let rest = line
+                .strip_prefix("ZooKeeper does not accept this client: 127.0.0.1:")
+                .unwrap_or_else(|| panic!("{line}"));
             rest.split_once(": ").expect("a port").1.to_owned()
         };
         let without = "it wants a client certificate: use --tls-cert and --tls-key";
@@ -276,7 +277,7 @@ fn nodes_that_belong_to_a_certificate() {
     fs::write(&config, "acl = 'read'\ntls-no-verify-hostname = true\n").unwrap();
     let told = "they know no login of ours that nodes can belong to; a certificate is one where they ask for it";
     let run = authority.known_as("client", run(&address, &["--config", config.to_str().unwrap()])).run();
-    assert!(only_line(&run.expect_code(77)).starts_with(&format!("ZooKeeper does not let us in: {told}")));
+    assert!(only_line(&run.expect_code(77)).starts_with(&format!("ZooKeeper does not accept this client: {told}")));
     let check = at(&address).args(["check", "--config", config.to_str().unwrap(), LOCK]);
     let check = authority.known_as("client", check).run().expect_code(77).stdout();
     assert!(check.contains(told), "{check}");
