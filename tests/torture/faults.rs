@@ -9,16 +9,18 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use fastrand::Rng;
+use nix::sys::signal::Signal;
 
 use crate::checker::{Excuse, Until, Whose};
 use crate::crowd::{Contender, Crowd, Wanted};
 use crate::harness::client::{Client, end_session};
 use crate::harness::ensemble::Ensemble;
 use crate::harness::frames::Op;
+use crate::harness::process;
 use crate::harness::proxy::{Fate, Flow, Proxy, Trap};
-use crate::harness::server::{Data, Role, Server};
+use crate::harness::server::Role;
 use crate::record::{Deaf, Record};
-use crate::servers::Etcd;
+use crate::servers::Member;
 use crate::tool::{LONGEST_TIMEOUT, Tool};
 use crate::work;
 
@@ -183,73 +185,59 @@ fn addresses(proxies: &[&Proxy]) -> Vec<String> {
 
 // The servers.
 
-pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng) {
+/// `ensemble`: the same servers, if they reach each other through proxies.
+pub(crate) fn hurt_servers(servers: &[&dyn Member], ensemble: Option<&Ensemble>, record: &Record, rng: &mut Rng) {
     while record.pause(draw_pause(rng, 2000..8000)) {
-        let (number, length) = (rng.usize(..ensemble.servers().len()), Length::draw(rng));
-        let servers = ensemble.servers();
-        let leader = || servers.iter().find(|server| server.role() == Some(Role::Leader));
+        let (number, length) = (rng.usize(..servers.len()), Length::draw(rng));
+        let leader = || Vec::from_iter(servers.iter().copied().find(|server| server.leads()));
         let dice = rng.u8(..12);
-        let others: Vec<&Server> = (1..servers.len()).map(|step| &servers[(number + step) % servers.len()]).collect();
+        let others: Vec<_> = (1..servers.len()).map(|step| servers[(number + step) % servers.len()]).collect();
         record.disturb(Deaf::All, || match dice {
-            0 | 1 => freeze(&[&servers[number]], "one server", length, record),
-            2 | 3 => kill(&[&servers[number]], "one server", length, record),
-            4 => freeze(&leader().into_iter().collect::<Vec<_>>(), "leader", length, record),
-            5 | 6 => kill(&leader().into_iter().collect::<Vec<_>>(), "leader", length, record),
+            0 | 1 => freeze(&[servers[number]], "one server", length, record),
+            2 | 3 => kill(&[servers[number]], "one server", length, record),
+            4 => freeze(&leader(), "leader", length, record),
+            5 | 6 => kill(&leader(), "leader", length, record),
             7 => freeze(&others, "two servers", length, record),
             8 => kill(&others, "two servers", length, record),
             9 => {
                 record.fault("rolling restart", "all servers");
-                servers.iter().for_each(|server| server.restart(Data::Kept));
+                for server in servers {
+                    server.restart();
+                    server.wait_until_serving();
+                }
             }
-            _ => {
-                let follower = servers.iter().find(|server| server.role() == Some(Role::Follower));
-                let (Some(leader), Some(follower)) = (leader(), follower) else { return };
-                let on = format!("{} from {}, {:?}", follower.address(), leader.address(), length.time);
-                record.fault(&format!("follower cut from the leader {}", length.name), &on);
-                let link = ensemble.link(follower, leader);
-                link.hold();
-                record.pause(length.time);
-                link.pass();
-            }
+            _ => ensemble.into_iter().for_each(|ensemble| cut(ensemble, length, record)),
         });
-        record.disturb(Deaf::All, || ensemble.wait_until_serving());
+        record.disturb(Deaf::All, || servers.iter().for_each(|server| server.wait_until_serving()));
     }
 }
 
-pub(crate) fn hurt_etcd(etcd: &Etcd, record: &Record, rng: &mut Rng) {
-    while record.pause(draw_pause(rng, 1000..4000)) {
-        let (freezes, length) = (rng.bool(), Length::draw(rng));
-        let on = format!("{:?}", length.time);
-        if freezes {
-            record.fault(&format!("server frozen {}", length.name), &on);
-            etcd.freeze();
-            record.pause(length.time);
-            etcd.thaw();
-        } else {
-            record.fault(&format!("server killed, down {}", length.name), &on);
-            etcd.kill();
-            record.pause(length.time);
-            etcd.restart();
-        }
-        etcd.wait_until_serving();
-    }
-}
-
-fn freeze(servers: &[&Server], which: &str, length: Length, record: &Record) {
-    record.fault(&format!("{which} frozen {}", length.name), &format!("{:?}, {:?}", all(servers), length.time));
-    servers.iter().for_each(|server| server.freeze());
+fn cut(ensemble: &Ensemble, length: Length, record: &Record) {
+    let find = |role| ensemble.servers().iter().find(|server| server.role() == Some(role));
+    let (Some(leader), Some(follower)) = (find(Role::Leader), find(Role::Follower)) else { return };
+    let on = format!("{} from {}, {:?}", follower.address(), leader.address(), length.time);
+    record.fault(&format!("follower cut from the leader {}", length.name), &on);
+    let link = ensemble.link(follower, leader);
+    link.hold();
     record.pause(length.time);
-    servers.iter().for_each(|server| server.thaw());
+    link.pass();
 }
 
-fn kill(servers: &[&Server], which: &str, length: Length, record: &Record) {
+fn freeze(servers: &[&dyn Member], which: &str, length: Length, record: &Record) {
+    record.fault(&format!("{which} frozen {}", length.name), &format!("{:?}, {:?}", all(servers), length.time));
+    servers.iter().for_each(|server| process::stop(server.pid()));
+    record.pause(length.time);
+    servers.iter().for_each(|server| process::send(server.pid(), Signal::SIGCONT));
+}
+
+fn kill(servers: &[&dyn Member], which: &str, length: Length, record: &Record) {
     record.fault(&format!("{which} killed, down {}", length.name), &format!("{:?}, {:?}", all(servers), length.time));
     servers.iter().for_each(|server| server.kill());
     record.pause(length.time);
-    servers.iter().for_each(|server| server.restart_in_background(Data::Kept));
+    servers.iter().for_each(|server| server.restart());
 }
 
-fn all(servers: &[&Server]) -> Vec<String> {
+fn all(servers: &[&dyn Member]) -> Vec<String> {
     servers.iter().map(|server| server.address()).collect()
 }
 

@@ -1,15 +1,13 @@
-//! The servers that the locks are on: an ensemble of ZooKeeper, or one etcd.
+//! The servers that the locks are on: three of ZooKeeper, or three of etcd.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use fastrand::Rng;
-use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::checker::Time;
@@ -19,7 +17,7 @@ use crate::harness::ensemble::{Chroot, Ensemble};
 use crate::harness::poll;
 use crate::harness::process::{self, Seat};
 use crate::harness::proxy::Proxy;
-use crate::harness::server::{Settings, free_port};
+use crate::harness::server::{Data, Role, Server, Settings, free_port};
 use crate::record::{Record, lock};
 use crate::tool::Tool;
 use crate::witness;
@@ -31,15 +29,15 @@ const AGREEMENT: Duration = Duration::from_secs(5);
 pub(crate) enum Servers {
     /// With a client that no fault of the network reaches, in the same chroot as the contenders.
     ZooKeeper(Ensemble, Chroot, Client),
-    /// One server, which is not watched: all that is known comes from the contenders' commands.
-    Etcd(Etcd),
+    /// They are not watched: all that is known comes from the contenders' commands.
+    Etcd(Vec<Etcd>),
 }
 
 impl Servers {
     /// Starts the servers that the tool needs, and waits until they serve.
     pub(crate) fn start(tool: Tool, directory: &Path) -> Self {
         if tool == Tool::Etcdctl {
-            return Self::Etcd(Etcd::start(directory));
+            return Self::Etcd(Etcd::start_three(directory));
         }
         let ensemble = Settings::default().proxied().ensemble();
         let chroot = ensemble.chroot();
@@ -47,17 +45,21 @@ impl Servers {
         Self::ZooKeeper(ensemble, chroot, client)
     }
 
-    fn addresses(&self) -> Vec<String> {
+    fn members(&self) -> Vec<&dyn Member> {
         match self {
-            Self::ZooKeeper(ensemble, ..) => ensemble.servers().iter().map(|server| server.address()).collect(),
-            Self::Etcd(etcd) => vec![etcd.address()],
+            Self::ZooKeeper(ensemble, ..) => ensemble.servers().iter().map(|server| server as &dyn Member).collect(),
+            Self::Etcd(servers) => servers.iter().map(|server| server as &dyn Member).collect(),
         }
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.members().iter().map(|server| server.address()).collect()
     }
 
     pub(crate) fn network(&self) -> Vec<Proxy> {
         let way = |address: &String| match self {
             Self::ZooKeeper(..) => Proxy::zookeeper(address),
-            Self::Etcd(etcd) => Proxy::plain(SocketAddr::from((Ipv4Addr::LOCALHOST, etcd.port))),
+            Self::Etcd(_) => Proxy::plain(address.parse().expect("an address and a port")),
         };
         self.addresses().iter().map(way).collect()
     }
@@ -103,10 +105,11 @@ impl Servers {
     }
 
     pub(crate) fn hurt(&self, record: &Record, rng: &mut Rng) {
-        match self {
-            Self::ZooKeeper(ensemble, ..) => faults::hurt_ensemble(ensemble, record, rng),
-            Self::Etcd(etcd) => faults::hurt_etcd(etcd, record, rng),
-        }
+        let ensemble = match self {
+            Self::ZooKeeper(ensemble, ..) => Some(ensemble),
+            Self::Etcd(_) => None,
+        };
+        faults::hurt_servers(&self.members(), ensemble, record, rng);
     }
 
     pub(crate) fn meddle(&self, locks: &[String], record: &Record, rng: &mut Rng) {
@@ -116,59 +119,114 @@ impl Servers {
     }
 }
 
-/// An etcd with its own ports and its own data directory. It is killed when this is dropped.
+/// One of the three servers, whichever tool they are for.
+pub(crate) trait Member {
+    fn address(&self) -> String;
+    fn pid(&self) -> Pid;
+    fn leads(&self) -> bool;
+    /// SIGKILL. Returns when the process has ended.
+    fn kill(&self);
+    /// Starts it again with its data, after SIGKILL when it still runs. Returns at once.
+    fn restart(&self);
+    fn wait_until_serving(&self);
+}
+
+impl Member for Server {
+    fn address(&self) -> String {
+        self.address()
+    }
+
+    fn pid(&self) -> Pid {
+        self.pid()
+    }
+
+    fn leads(&self) -> bool {
+        self.role() == Some(Role::Leader)
+    }
+
+    fn kill(&self) {
+        self.kill();
+    }
+
+    fn restart(&self) {
+        self.restart_in_background(Data::Kept);
+    }
+
+    fn wait_until_serving(&self) {
+        self.wait_until_serving();
+    }
+}
+
+/// A server of etcd with its own ports and its own data directory. It is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Etcd {
-    port: u16,
-    peer_port: u16,
-    directory: PathBuf,
+    address: String,
+    arguments: Vec<String>,
+    log: PathBuf,
     process: Mutex<Child>,
 }
 
 impl Etcd {
-    fn start(directory: &Path) -> Self {
-        let (port, peer_port, directory) = (free_port(), free_port(), directory.join("etcd"));
-        let process = Mutex::new(launch(port, peer_port, &directory));
-        let etcd = Self { port, peer_port, directory, process };
-        etcd.wait_until_serving();
-        etcd
+    fn start_three(directory: &Path) -> Vec<Self> {
+        let peers = ["etcd-1", "etcd-2", "etcd-3"].map(|name| (name, format!("http://127.0.0.1:{}", free_port())));
+        let cluster = peers.each_ref().map(|(name, peer)| format!("{name}={peer}")).join(",");
+        let start = |(name, peer): &(&str, String)| {
+            let (address, data) = (format!("127.0.0.1:{}", free_port()), directory.join(name));
+            let client = format!("http://{address}");
+            let arguments = vec![
+                format!("--name={name}"),
+                format!("--data-dir={}", data.display()),
+                format!("--listen-client-urls={client}"),
+                format!("--advertise-client-urls={client}"),
+                format!("--listen-peer-urls={peer}"),
+                format!("--initial-advertise-peer-urls={peer}"),
+                format!("--initial-cluster={cluster}"),
+            ];
+            let log = data.with_extension("log");
+            let process = Mutex::new(launch(&arguments, &log));
+            Self { address, arguments, log, process }
+        };
+        let servers = Vec::from(peers.each_ref().map(start));
+        servers.iter().for_each(Member::wait_until_serving);
+        servers
     }
 
-    pub(crate) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+    /// What `etcdctl endpoint WHAT` says about this server, if it succeeds.
+    fn ask(&self, what: &str) -> Option<String> {
+        let mut etcdctl = Command::new("etcdctl");
+        etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &self.address, "endpoint", what]);
+        let output = etcdctl.output().expect("etcdctl can be started");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+impl Member for Etcd {
+    fn address(&self) -> String {
+        self.address.clone()
     }
 
-    fn send(&self, signal: Signal) {
-        let pid = lock(&self.process).id();
-        process::send(Pid::from_raw(pid.try_into().expect("a process id is positive")), signal);
+    fn pid(&self) -> Pid {
+        Pid::from_raw(lock(&self.process).id().try_into().expect("a process id is positive"))
     }
 
-    pub(crate) fn freeze(&self) {
-        self.send(Signal::SIGSTOP);
+    /// Of the fields, only two are `true` or `false`: whether it leads, and whether it is a learner, which none is.
+    fn leads(&self) -> bool {
+        self.ask("status").is_some_and(|status| status.contains(", true, "))
     }
 
-    pub(crate) fn thaw(&self) {
-        self.send(Signal::SIGCONT);
+    fn kill(&self) {
+        let mut process = lock(&self.process);
+        process.kill().expect("a child can be killed");
+        process.wait().expect("a child can be waited for");
     }
 
-    /// SIGKILL. Returns when the process has ended.
-    pub(crate) fn kill(&self) {
-        self.send(Signal::SIGKILL);
-        lock(&self.process).wait().expect("a child can be waited for");
+    fn restart(&self) {
+        self.kill();
+        *lock(&self.process) = launch(&self.arguments, &self.log);
     }
 
-    /// Starts it again with its data, after [`Etcd::kill`].
-    pub(crate) fn restart(&self) {
-        *lock(&self.process) = launch(self.port, self.peer_port, &self.directory);
-    }
-
-    pub(crate) fn wait_until_serving(&self) {
-        poll::until("etcd serves", || {
-            let mut health = Command::new("etcdctl");
-            health.env("ETCDCTL_API", "3").args(["--endpoints", &self.address(), "endpoint", "health"]);
-            let status = health.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("etcdctl can be started");
-            status.success().then_some(())
-        });
+    fn wait_until_serving(&self) {
+        poll::until("etcd serves", || self.ask("health"));
     }
 }
 
@@ -178,15 +236,10 @@ impl Drop for Etcd {
     }
 }
 
-fn launch(port: u16, peer_port: u16, directory: &Path) -> Child {
-    let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer_port}"));
-    let log = File::options().create(true).append(true).open(directory.with_extension("log")).expect("a log file");
+fn launch(arguments: &[String], log: &Path) -> Child {
+    let log = File::options().create(true).append(true).open(log).expect("a log file");
     let mut etcd = Command::new("etcd");
-    etcd.args(["--name", "torture", "--data-dir"]).arg(directory);
-    etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-    etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-    etcd.args(["--initial-cluster", &format!("torture={peer}")]);
-    etcd.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor for the log")).stderr(log);
+    etcd.args(arguments).stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor for the log")).stderr(log);
     process::spawn(etcd, Seat::OwnGroup, &[])
         .unwrap_or_else(|error| panic!("cannot run etcd ({error}): apt-get install etcd-server"))
 }

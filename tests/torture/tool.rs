@@ -13,7 +13,7 @@ use crate::work::{Job, Nature};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tool {
     Zklock,
-    /// `etcdctl lock`, with a single etcd server.
+    /// `etcdctl lock`, with servers of etcd.
     Etcdctl,
     /// A script of a few lines around kazoo's `Lock`.
     Kazoo,
