@@ -147,7 +147,7 @@ impl fmt::Display for Report {
             }
         }
         if !self.longest_overlap.is_zero() {
-            writeln!(f, "the longest overlap took {:?}", self.longest_overlap)?;
+            writeln!(f, "the longest overlap took {:.1?}", self.longest_overlap)?;
         }
         if !self.disputed.is_empty() {
             writeln!(
