@@ -103,10 +103,10 @@ impl Contender {
     }
 
     /// The command, if it runs: the oldest child of the guard that has its name. Descendants whose parent has gone are
-    /// also children of the guard.
+    /// also children of the guard. Another tool starts the command itself.
     pub(crate) fn command(&self) -> Option<Process> {
-        let guard = self.guard()?;
-        living(process::children(guard.pid), COMMAND)
+        let parent = if self.is_foreign { self.pid } else { self.guard()?.pid };
+        living(process::children(parent), COMMAND)
     }
 
     fn child(&self, name: &str) -> Option<Process> {
