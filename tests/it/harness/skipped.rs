@@ -16,6 +16,6 @@ pub(crate) fn skip(what: &str) {
 }
 
 /// Writes a line to standard error. Not by a macro: what those write is shown only if the test fails.
-pub(super) fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     io::stderr().write_all(format!("\n{line}\n").as_bytes()).expect("standard error is open");
 }
