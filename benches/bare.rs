@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::process;
 use std::time::Duration;
 
 use zklock::rules::instant::Instant;
@@ -27,9 +28,11 @@ pub(crate) struct Bare {
 pub(crate) type Answer = Result<Reply, RefusedRequest>;
 
 impl Bare {
-    /// Opens a session.
-    pub(crate) fn open(server: &str, timeout: Duration) -> io::Result<Self> {
-        let mut socket = TcpStream::connect(server)?;
+    /// Opens a session with one of these servers, which are separated by commas.
+    pub(crate) fn open(servers: &str, timeout: Duration) -> io::Result<Self> {
+        let servers: Vec<&str> = servers.split(',').collect();
+        // Each program has another number, so each server gets its share.
+        let mut socket = TcpStream::connect(servers[process::id() as usize % servers.len()])?;
         socket.set_nodelay(true)?;
         let mut attempt = Attempt::open(timeout);
         socket.write_all(attempt.to_send())?;

@@ -3,7 +3,7 @@
 //! error. scripts/bench measures what zklock costs beyond this.
 //!
 //! ```text
-//! floor HOST:PORT LOCK COMMAND...
+//! floor HOST:PORT[,HOST:PORT]... LOCK COMMAND...
 //! ```
 //!
 //! On a free lock it takes three round trips: one for the session, one for the node and the list, and after the command
@@ -27,7 +27,7 @@ const SESSION: Duration = Duration::from_secs(120);
 fn main() -> io::Result<ExitCode> {
     let words: Vec<String> = env::args().skip(1).collect();
     let [server, lock, program, arguments @ ..] = words.as_slice() else {
-        eprintln!("usage: floor HOST:PORT LOCK COMMAND...");
+        eprintln!("usage: floor HOST:PORT[,HOST:PORT]... LOCK COMMAND...");
         return Ok(ExitCode::from(64));
     };
     let mut session = Bare::open(server, SESSION)?;
