@@ -21,7 +21,7 @@ cost() {
     local meter_port length at zero before after first='' used=()
     write_job
     start_zookeeper "$work/zookeeper" maxSessionTimeout=3600000
-    coproc meter { exec meter "127.0.0.1:$zookeeper_port"; }
+    coproc meter { exec meter "127.0.0.1:$zookeeper_port" 0; }
     # shellcheck disable=SC2154 # coproc sets it
     servers+=("$meter_PID")
     read -r meter_port <&"${meter[0]}"
