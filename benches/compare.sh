@@ -10,71 +10,117 @@ readonly slow_rounds=3
 curator_jars=(curator-client curator-framework curator-recipes guava slf4j-api slf4j-nop zookeeper)
 curator_path=$(printf '/usr/share/java/%s.jar:' "${curator_jars[@]}")
 
+# Where clients reach the server or the ensemble of this name: HOST:PORT[,HOST:PORT]...
+declare -A address=()
+
 # lock NAME COMMAND... - puts the words that run COMMAND under NAME's lock into the array `words`.
 lock() {
-    local name=$1 zookeeper=127.0.0.1:$zookeeper_port
+    local name=$1
     shift
     case $name in
-        zklock) words=(zklock -z "$zookeeper" /bench/zklock -- "$@") ;;
-        floor) words=(floor "$zookeeper" /bench/floor "$@") ;;
-        etcdctl) words=(etcdctl "--endpoints=127.0.0.1:$etcd_port" lock bench "$@") ;;
+        zklock) words=(zklock -z "${address[zookeeper]}" /bench/zklock -- "$@") ;;
+        floor) words=(floor "${address[zookeeper]}" /bench/floor "$@") ;;
+        etcdctl) words=(etcdctl "--endpoints=${address[etcd]}" lock bench "$@") ;;
         flock) words=(flock "$work/flock" "$@") ;;
-        redis) words=(benches/redis_lock "$redis_port" bench "$@") ;;
-        kazoo) words=(/usr/bin/python3 benches/kazoo_lock.py "$zookeeper" /bench/kazoo "$@") ;;
+        redis) words=(benches/redis_lock "${address[redis]#*:}" bench "$@") ;;
+        kazoo) words=(/usr/bin/python3 benches/kazoo_lock.py "${address[zookeeper]}" /bench/kazoo "$@") ;;
         curator)
             words=(java -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePerfData
-                -cp "$work:$curator_path" CuratorLock "$zookeeper" /bench/curator "$@")
+                -cp "$work:$curator_path" CuratorLock "${address[zookeeper]}" /bench/curator "$@")
             ;;
     esac
 }
 
-# start_etcd - starts a server on free ports of 127.0.0.1, and waits until it serves. Sets etcd_port.
-start_etcd() {
-    local directory=$work/etcd attempt client peer deadline
-    mkdir -p "$directory"
-    for attempt in 1 2 3 4 5; do
-        # Below the ports that Linux uses for outgoing connections.
-        etcd_port=$((15000 + RANDOM % 17000))
-        client=http://127.0.0.1:$etcd_port peer=http://127.0.0.1:$((etcd_port + 1))
-        etcd --name bench --data-dir "$directory/$attempt" --listen-client-urls "$client" \
-            --advertise-client-urls "$client" --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" \
-            --initial-cluster "bench=$peer" >>"$directory/log" 2>&1 </dev/null &
-        servers+=($!)
-        deadline=$((SECONDS + 30))
-        while kill -0 "${servers[-1]}" 2>/dev/null; do
-            timeout 5 etcdctl --endpoints="$client" endpoint health >/dev/null 2>&1 && return 0
-            ((SECONDS < deadline)) || break 2
-            sleep 0.1
-        done
-    done
-    tail -n 20 "$directory/log" >&2
-    die "etcd does not start"
+# serve NAME ID BASE DIRECTORY - becomes the member ID of an ensemble, or a server that is alone. Its data are in
+# DIRECTORY. Clients reach it at the port BASE + ID, and the other members at ports 10 and 20 higher.
+serve() {
+    local id=$2 base=$3 directory=$4 member all=()
+    local port=$((base + id))
+    case $1 in
+        zookeeper)
+            for member in "${members[@]}"; do
+                all+=("server.$member=127.0.0.1:$((base + 10 + member)):$((base + 20 + member))")
+            done
+            echo "$id" >"$directory/myid"
+            # A server that is alone ignores these lines.
+            run_zookeeper "$directory" "$port" initLimit=20 syncLimit=20 "${all[@]}"
+            ;;
+        etcd)
+            for member in "${members[@]}"; do
+                all+=("$member=http://127.0.0.1:$((base + 10 + member))")
+            done
+            local client=http://127.0.0.1:$port peer=http://127.0.0.1:$((port + 10)) IFS=,
+            exec etcd --name "$id" --data-dir "$directory/data" --listen-client-urls "$client" \
+                --advertise-client-urls "$client" --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" \
+                --initial-cluster "${all[*]}"
+            ;;
+        redis) exec redis-server --bind 127.0.0.1 --port "$port" --dir "$directory" ;;
+    esac
 }
 
-# start_redis - starts a server on a free port of 127.0.0.1, and waits until it serves. Sets redis_port.
-start_redis() {
-    local attempt deadline
+# answers NAME PORT - succeeds if the server at this port serves.
+answers() {
+    case $1 in
+        zookeeper) serving "$2" ;;
+        etcd) timeout 5 etcdctl --endpoints="127.0.0.1:$2" endpoint health >/dev/null 2>&1 ;;
+        redis) [[ $(redis-cli -p "$2" ping 2>/dev/null) == PONG ]] ;;
+    esac
+}
+
+# all_answer NAME BASE - succeeds if all members of an ensemble serve.
+all_answer() {
+    local member
+    for member in "${members[@]}"; do
+        answers "$1" $(($2 + member)) || return
+    done
+}
+
+# start NAME - starts a server or an ensemble on free ports of 127.0.0.1, each with its data and its log in a directory of
+# its own, and waits until it serves. Sets its address and, for ZooKeeper, zookeeper_port.
+start() {
+    local name=$1 attempt base member directory deadline
     for attempt in 1 2 3 4 5; do
-        redis_port=$((15000 + RANDOM % 17000))
-        redis-server --bind 127.0.0.1 --port "$redis_port" --dir "$work" --dbfilename "redis.$attempt" \
-            >>"$work/redis.log" 2>&1 </dev/null &
-        servers+=($!)
+        # Below the ports that Linux uses for outgoing connections.
+        base=$((15000 + RANDOM % 17000))
+        for member in "${members[@]}"; do
+            directory=$work/$name.$attempt.$member
+            mkdir "$directory"
+            serve "$name" "$member" "$base" "$directory" >"$directory/log" 2>&1 </dev/null &
+            servers+=($!)
+        done
         deadline=$((SECONDS + 30))
         while kill -0 "${servers[-1]}" 2>/dev/null; do
-            [[ $(redis-cli -p "$redis_port" ping 2>/dev/null) == PONG ]] && return 0
+            all_answer "$name" "$base" && reach "$name" "$base" && return 0
             ((SECONDS < deadline)) || break 2
             sleep 0.1
         done
     done
-    tail -n 20 "$work/redis.log" >&2
-    die "redis does not start"
+    tail -n 20 "$work/$name.$attempt".*/log >&2
+    die "$name does not start"
+}
+
+# reach NAME BASE - sets the address.
+reach() {
+    local member port
+    for member in "${members[@]}"; do
+        port=$(($2 + member))
+        # The leader counts the nodes: a follower may be behind.
+        [[ $1 != zookeeper || $(zookeeper_port=$port counter server_state) == follower ]] || zookeeper_port=$port
+        address[$1]+=${address[$1]:+,}127.0.0.1:$port
+    done
 }
 
 # prepare NAME - installs what a peer needs, and starts its server, if it has one of its own.
 prepare() {
     case $1 in
-        etcdctl) install_missing etcd:etcd-server etcdctl:etcd-client && start_etcd ;;
-        redis) install_missing redis-server:redis-server redis-cli:redis-tools && start_redis ;;
+        etcdctl)
+            install_missing etcd:etcd-server etcdctl:etcd-client
+            start etcd
+            ;;
+        redis)
+            install_missing redis-server:redis-server redis-cli:redis-tools
+            start redis
+            ;;
         kazoo) install_missing /usr/lib/python3/dist-packages/kazoo:python3-kazoo ;;
         curator)
             install_missing javac:default-jdk-headless /usr/share/java/slf4j-nop.jar:libslf4j-java \
@@ -94,8 +140,8 @@ free_lock() {
     hyperfine --shell=none --warmup 2 --runs "$runs" --style none --export-csv "$work/free.csv" "${commands[@]}" \
         >/dev/null 2>"$work/log" || { cat "$work/log" >&2 && die "hyperfine failed"; }
     for name; do
-        # The fourth column is the median, in seconds. No command contains a comma.
-        sed -n "${line}p" "$work/free.csv" | cut -d, -f4 >>"$work/free-$name"
+        # The fourth column from the second is the median, in seconds. The first, the command, may contain commas.
+        awk -F , -v line="$line" 'NR == line { print $(NF - 4) }' "$work/free.csv" >>"$work/free-$name"
         line=$((line + 1))
     done
 }
@@ -162,7 +208,7 @@ compare() {
     local names name words run round
     install_missing hyperfine:hyperfine
     write_job
-    start_zookeeper "$work/zookeeper"
+    start zookeeper
     for name in "${peers[@]}"; do
         prepare "$name"
     done
@@ -170,7 +216,7 @@ compare() {
     heading "a free lock: $rounds rounds of $runs runs each"
     # The speed of the servers changes while they warm up, above all that of the one in Java. Measure after that.
     for name in zklock "${peers[@]}"; do
-        [[ $name == zklock || $name == etcdctl || $name == redis ]] || continue
+        [[ ' zklock etcdctl redis ' == *" $name "* ]] || continue
         lock "$name" true
         for ((run = 0; run < 100; run++)); do
             "${words[@]}" >/dev/null </dev/null

@@ -25,12 +25,12 @@ in_queue() {
     case $1 in
         # Each contender has one ephemeral node, and no other node is ephemeral.
         zklock | floor | kazoo | curator) counter ephemerals_count ;;
-        etcdctl) etcdctl --endpoints="127.0.0.1:$etcd_port" get bench/ --prefix --keys-only | grep -c . || true ;;
+        etcdctl) etcdctl --endpoints="${address[etcd]}" get bench/ --prefix --keys-only | grep -c . || true ;;
         flock) grep -c ":$(stat -c %i "$work/flock" 2>/dev/null || echo none) " /proc/locks || true ;;
         # There is no queue: the connections, except that of redis-cli, once one of them holds.
         redis)
-            if (($(redis-cli -p "$redis_port" exists bench))); then
-                redis-cli -p "$redis_port" info clients | awk -F: '/^connected_clients/ { print $2 - 1 }'
+            if (($(redis-cli -p "${address[redis]#*:}" exists bench))); then
+                redis-cli -p "${address[redis]#*:}" info clients | awk -F: '/^connected_clients/ { print $2 - 1 }'
             else
                 echo 0
             fi

@@ -224,7 +224,7 @@ memory() {
 footprint() {
     local name words calls
     install_missing strace:strace perf:linux-perf
-    start_zookeeper "$work/zookeeper"
+    start zookeeper
     heading 'a run on a free lock: system calls, page faults, milliseconds of processor time'
     for name in zklock floor; do
         lock "$name" true

@@ -115,6 +115,31 @@ serving() {
     [[ $answer == *Mode:* ]]
 }
 
+# run_zookeeper DIRECTORY PORT [LINE...] - becomes a server on this port of 127.0.0.1, with its data in DIRECTORY. The
+# LINEs are for its configuration.
+# shellcheck disable=SC2317 # it is called, in the background
+run_zookeeper() {
+    printf '%s\n' tickTime=500 maxSessionTimeout=120000 "dataDir=$1" "clientPort=$2" \
+        clientPortAddress=127.0.0.1 admin.enableServer=false 4lw.commands.whitelist=srvr,mntr maxClientCnxns=0 \
+        "${@:3}" >"$1/zoo.cfg"
+    # With -UsePerfData it leaves no directory in /tmp.
+    exec java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData \
+        -cp "$zookeeper_jar:$zookeeper_logger" \
+        org.apache.zookeeper.server.quorum.QuorumPeerMain "$1/zoo.cfg"
+}
+
+# run_zookeeper DIRECTORY PORT [LINE...] - becomes a server on this port of 127.0.0.1, with its data in DIRECTORY. The
+# LINEs are for its configuration.
+# shellcheck disable=SC2317 # it is called, in the background
+run_zookeeper() {
+    printf '%s\n' tickTime=500 maxSessionTimeout=120000 "dataDir=$1" "clientPort=$2" clientPortAddress=127.0.0.1 \
+        admin.enableServer=false 4lw.commands.whitelist=srvr,mntr maxClientCnxns=0 "${@:3}" >"$1/zoo.cfg"
+    # With -UsePerfData it leaves no directory in /tmp.
+    exec java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData \
+        -cp "$zookeeper_jar:$zookeeper_logger" \
+        org.apache.zookeeper.server.quorum.QuorumPeerMain "$1/zoo.cfg"
+}
+
 # start_zookeeper DIRECTORY [LINE...] - starts a server on a free port of 127.0.0.1, with its data and its log in
 # DIRECTORY, and waits until it serves. The LINEs are for its configuration. Sets zookeeper_port, and zookeeper_pid before
 # it waits.
@@ -126,14 +151,7 @@ start_zookeeper() {
         # Below the ports that Linux uses for outgoing connections.
         zookeeper_port=$((15000 + RANDOM % 17000))
         mkdir -p "$directory/$attempt"
-        printf '%s\n' tickTime=500 maxSessionTimeout=120000 "dataDir=$directory/$attempt" "clientPort=$zookeeper_port" \
-            clientPortAddress=127.0.0.1 admin.enableServer=false 4lw.commands.whitelist=srvr,mntr maxClientCnxns=0 \
-            "$@" >"$directory/zoo.cfg"
-        # With -UsePerfData it leaves no directory in /tmp.
-        java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData \
-            -cp "$zookeeper_jar:$zookeeper_logger" \
-            org.apache.zookeeper.server.quorum.QuorumPeerMain "$directory/zoo.cfg" \
-            >>"$directory/log" 2>&1 </dev/null &
+        run_zookeeper "$directory/$attempt" "$zookeeper_port" "$@" >>"$directory/log" 2>&1 </dev/null &
         zookeeper_pid=$!
         deadline=$((SECONDS + 30))
         while kill -0 "$zookeeper_pid" 2>/dev/null; do
