@@ -99,13 +99,21 @@ start() {
     die "$name does not start"
 }
 
-# reach NAME BASE - sets the address.
+# reach NAME BASE - sets the address, behind a relay for each server if the network has a delay.
 reach() {
-    local member port
+    local member port relay
     for member in "${members[@]}"; do
         port=$(($2 + member))
         # The leader counts the nodes: a follower may be behind.
         [[ $1 != zookeeper || $(zookeeper_port=$port counter server_state) == follower ]] || zookeeper_port=$port
+        if [[ $delay ]]; then
+            # Nothing comes to its stdin, whose end would be the relay's.
+            mkfifo "$work/relay.$port"
+            exec {relay}< <(exec meter "127.0.0.1:$port" "$delay" <>"$work/relay.$port")
+            servers+=($!)
+            read -r port <&"$relay"
+            exec {relay}<&-
+        fi
         address[$1]+=${address[$1]:+,}127.0.0.1:$port
     done
 }
@@ -192,14 +200,16 @@ ratios() {
     done
 }
 
-# times TITLE WHAT - prints the figures behind the ratios: the median, lowest and highest round, in milliseconds.
+# times TITLE WHAT - prints the figures behind the ratios: the median, lowest and highest round, in milliseconds. With a
+# delay, also the median as a number of round trips.
 times() {
-    local title=$1 what=$2 name
+    local title=$1 what=$2 name median
     for name in zklock "${peers[@]}"; do
-        printf '%-22s %-8s %7.2f   %6.2f to %6.2f\n' "$title" "$name" \
-            "$(median <"$work/$what-$name" | awk '{ print 1000 * $1 }')" \
+        median=$(median <"$work/$what-$name" | awk '{ print 1000 * $1 }')
+        printf '%-22s %-8s %7.2f   %6.2f to %6.2f%s\n' "$title" "$name" "$median" \
             "$(lowest <"$work/$what-$name" | awk '{ print 1000 * $1 }')" \
-            "$(highest <"$work/$what-$name" | awk '{ print 1000 * $1 }')"
+            "$(highest <"$work/$what-$name" | awk '{ print 1000 * $1 }')" \
+            "${delay:+$(awk "BEGIN { printf \"   %.1f round trips\", $median / $delay }")}"
         title=
     done
 }

@@ -48,8 +48,8 @@ until_in_queue() {
 }
 
 # The command of each contender notes when it began and ended, and the fencing token, if it has one. The first waits for
-# a line in the pipe. The others wait for a moment, so that the predecessor's process has exited by the time they end, as
-# it would have with real jobs. Neither the clock nor the wait starts a process.
+# a line in the pipe. The others wait for a moment, so that the predecessor's process has exited by the time they end, and
+# the contenders behind have learned who holds, as they would have with real jobs. Neither the clock nor the wait starts a process.
 write_job() {
     cat >"$work/job" <<'JOB'
 begin=$EPOCHREALTIME
@@ -60,7 +60,7 @@ JOB
 
 # queue NAME COUNT - puts a holder and COUNT contenders behind it into a queue.
 queue() {
-    local name=$1 count=$2 log=$work/log gate=$work/gate words
+    local name=$1 count=$2 log=$work/log gate=$work/gate words moment
     rm -f "$log" "$gate" "$gate.first"
     mkfifo "$gate" "$gate.first"
     lock "$name" bash "$work/job" "$log" "$gate.first"
@@ -69,7 +69,8 @@ queue() {
     # Opened for reading as well: opened for writing only, this would wait for a reader.
     exec 4<>"$gate.first"
     until_in_queue "$name" 1
-    lock "$name" bash "$work/job" "$log" "$gate" 0.02
+    moment=$(awk "BEGIN { print 0.02 + 4 * ${delay:-0} / 1000 }")
+    lock "$name" bash "$work/job" "$log" "$gate" "$moment"
     while ((${#queued[@]} <= count)); do
         "${words[@]}" >/dev/null </dev/null 4>&- &
         queued+=($!)
