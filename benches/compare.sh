@@ -28,6 +28,7 @@ lock() {
             words=(java -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePerfData
                 -cp "$work:$curator_path" CuratorLock "${address[zookeeper]}" /bench/curator "$@")
             ;;
+        consul) words=(consul lock -shell=false "-http-addr=${address[consul]}" bench "$@") ;;
     esac
 }
 
@@ -55,6 +56,10 @@ serve() {
                 --initial-cluster "${all[*]}"
             ;;
         redis) exec redis-server --bind 127.0.0.1 --port "$port" --dir "$directory" ;;
+        consul)
+            exec consul agent -dev -bind 127.0.0.1 -client 127.0.0.1 -http-port "$port" -dns-port -1 -grpc-port -1 \
+                -server-port $((port + 10)) -serf-lan-port $((port + 20)) -serf-wan-port $((port + 30))
+            ;;
     esac
 }
 
@@ -64,6 +69,8 @@ answers() {
         zookeeper) serving "$2" ;;
         etcd) timeout 5 etcdctl --endpoints="127.0.0.1:$2" endpoint health >/dev/null 2>&1 ;;
         redis) [[ $(redis-cli -p "$2" ping 2>/dev/null) == PONG ]] ;;
+        # Before its node is in the catalog, there are no sessions.
+        consul) [[ $(consul catalog nodes -http-addr "127.0.0.1:$2" 2>/dev/null) == *127.0.0.1* ]] ;;
     esac
 }
 
@@ -134,6 +141,10 @@ prepare() {
             install_missing javac:default-jdk-headless /usr/share/java/slf4j-nop.jar:libslf4j-java \
                 /usr/share/java/curator-recipes.jar:libcurator-recipes-java
             quietly javac -J-XX:-UsePerfData -cp "$curator_path" -d "$work" benches/CuratorLock.java
+            ;;
+        consul)
+            command -v consul >/dev/null || die "consul is not in PATH, and Debian 12 has no package of it"
+            start consul
             ;;
     esac
 }
@@ -226,7 +237,7 @@ compare() {
     heading "a free lock: $rounds rounds of $runs runs each"
     # The speed of the servers changes while they warm up, above all that of the one in Java. Measure after that.
     for name in zklock "${peers[@]}"; do
-        [[ ' zklock etcdctl redis ' == *" $name "* ]] || continue
+        [[ ' zklock etcdctl redis consul ' == *" $name "* ]] || continue
         lock "$name" true
         for ((run = 0; run < 100; run++)); do
             "${words[@]}" >/dev/null </dev/null

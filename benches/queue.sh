@@ -35,6 +35,13 @@ in_queue() {
                 echo 0
             fi
             ;;
+        # Each contender has a session.
+        consul)
+            exec 3<>"/dev/tcp/${address[consul]/://}"
+            printf 'GET /v1/session/list?pretty HTTP/1.0\r\n\r\n' >&3
+            timeout 5 grep -c '"ID"' <&3 || true
+            exec 3<&-
+            ;;
     esac
 }
 
