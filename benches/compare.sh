@@ -125,25 +125,33 @@ reach() {
     done
 }
 
-# prepare NAME - installs what a peer needs, and starts its server, if it has one of its own.
+# prepare NAME - installs what a peer needs, prints its version, and starts its server, if it has one of its own.
 prepare() {
     case $1 in
         etcdctl)
             install_missing etcd:etcd-server etcdctl:etcd-client
+            etcd --version | sed -n 1p
             start etcd
             ;;
+        flock) flock --version ;;
         redis)
             install_missing redis-server:redis-server redis-cli:redis-tools
+            redis-server --version
             start redis
             ;;
-        kazoo) install_missing /usr/lib/python3/dist-packages/kazoo:python3-kazoo ;;
+        kazoo)
+            install_missing /usr/lib/python3/dist-packages/kazoo:python3-kazoo
+            /usr/bin/python3 -c 'import kazoo; print("kazoo", kazoo.__version__)'
+            ;;
         curator)
             install_missing javac:default-jdk-headless /usr/share/java/slf4j-nop.jar:libslf4j-java \
                 /usr/share/java/curator-recipes.jar:libcurator-recipes-java
+            basename /usr/share/java/curator-recipes-*.jar .jar
             quietly javac -J-XX:-UsePerfData -cp "$curator_path" -d "$work" benches/CuratorLock.java
             ;;
         consul)
             command -v consul >/dev/null || die "consul is not in PATH, and Debian 12 has no package of it"
+            consul version | sed -n 1p
             start consul
             ;;
     esac
