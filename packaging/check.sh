@@ -26,15 +26,16 @@ says() {
 }
 
 # inside ROOT COMMAND... - runs COMMAND as the first process of a PID namespace, with ROOT as its root directory and
-# almost no environment. /proc and /dev are there if ROOT has directories for them.
+# almost no environment. /proc and /dev are there if ROOT has directories for them. `user`, if set, is USER:GROUP.
 inside() {
     # shellcheck disable=SC2016 # the inner shell expands these
     unshare --mount --pid --fork --kill-child --propagation private bash -euc '
-        root=$1
-        shift
+        root=$1 user=$2
+        shift 2
         [[ ! -d $root/proc ]] || mount -t proc proc "$root/proc"
         [[ ! -d $root/dev ]] || mount --rbind /dev "$root/dev"
-        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" "$@"' bash "$@"
+        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot ${user:+"--userspec=$user"} "$root" "$@"' bash \
+        "$1" "${user-}" "${@:2}"
 }
 
 # files ROOT - lists the files of a Debian, without those in which dpkg and the users of a program leave notes.
@@ -70,19 +71,38 @@ check_crate() {
     says "zklock $version" "$scratch/root/bin/zklock" --version
 }
 
+# check_deb SUITE [PACKAGE...] - also checks what works together with the PACKAGEs if there are any.
 check_deb() {
-    heading 'check: the Debian package'
-    says '' lintian --allow-root --fail-on=error,warning "$deb"
-    local root=$scratch/debian in=(inside "$scratch/debian")
-    quietly debootstrap --variant=minbase --include=man-db,bash-completion,zsh,fish bookworm "$root"
+    local suite=$1
+    shift
+    heading "check: the Debian package on $suite"
+    local root=$scratch/$suite in=(inside "$scratch/$suite")
+    quietly debootstrap --variant=minbase ${1+--include="$(IFS=, && echo "$*")"} "$suite" "$root"
     echo '127.0.0.1 zk.test' >"$root/etc/hosts"
     files "$root" >"$scratch/before"
     cp "$deb" "$root/tmp/zklock.deb"
     says 'Setting up zklock' "${in[@]}" dpkg --install /tmp/zklock.deb
 
-    says "zklock $version" "${in[@]}" zklock --version
-    says held "${in[@]}" zklock -z "127.0.0.1:$zookeeper_port" /deb -- echo held
-    says held "${in[@]}" zklock -z "zk.test:$zookeeper_port" /deb -- echo held
+    check_lock "$root"
+    (($# == 0)) || check_companions
+    says 'Version' "${in[@]}" gzip -dc /usr/share/doc/zklock/changelog.Debian.gz
+    says "$version" "${in[@]}" gzip -dc /usr/share/doc/zklock/changelog.gz
+    says 'MIT License' "${in[@]}" cat /usr/share/doc/zklock/copyright
+    says 'zklock status --json' "${in[@]}" cat /usr/share/doc/zklock/docs/status.schema.json
+    says zookeeper "${in[@]}" cat /usr/share/doc/zklock/examples/zklock.toml
+
+    says 'Removing zklock' "${in[@]}" dpkg --purge zklock
+    files "$root" | diff "$scratch/before" - || die 'the package leaves these files'
+}
+
+# check_lock ROOT - checks that the zklock of a Debian takes locks.
+check_lock() {
+    says "zklock $version" inside "$1" zklock --version
+    says held inside "$1" zklock -z "127.0.0.1:$zookeeper_port" /package -- echo held
+    says held inside "$1" zklock -z "zk.test:$zookeeper_port" /package -- echo held
+}
+
+check_companions() {
     local page name
     for page in man/*.[157]; do
         name=${page#man/}
@@ -96,14 +116,30 @@ check_deb() {
         says _zklock "${in[@]}" zsh -fc 'autoload -U compinit; compinit -D; print $_comps[zklock]'
         says --shared "${in[@]}" fish -c 'complete --do-complete "zklock --sha"'
     }
-    says 'Version' "${in[@]}" gzip -dc /usr/share/doc/zklock/changelog.Debian.gz
-    says "$version" "${in[@]}" gzip -dc /usr/share/doc/zklock/changelog.gz
-    says 'MIT License' "${in[@]}" cat /usr/share/doc/zklock/copyright
-    says 'zklock status --json' "${in[@]}" cat /usr/share/doc/zklock/docs/status.schema.json
-    says zookeeper "${in[@]}" cat /usr/share/doc/zklock/examples/zklock.toml
+}
 
-    says 'Removing zklock' "${in[@]}" dpkg --purge zklock
-    files "$root" | diff "$scratch/before" - || die 'the package leaves these files'
+# check_rpm ROOT - in a Debian, as there is no repository of rpm's here.
+check_rpm() {
+    heading 'check: the .rpm'
+    says '' rpmlint --strict --config packaging/rpmlint.toml "$rpm"
+    local listed name
+    listed=$(rpm -qpil "$rpm")
+    for name in zklock.1.gz zklock.toml.5.gz bash-completion/completions/zklock zsh/site-functions/_zklock \
+        fish/vendor_completions.d/zklock.fish examples/zklock.toml licenses/zklock/copyright; do
+        grep --quiet "/$name\$" <<<"$listed" || die "$name is not in $rpm: $listed"
+    done
+    says "glibc >= $glibc" rpm -qp --requires "$rpm"
+
+    # Fedora's package `filesystem` has this directory.
+    mkdir -p "$1/usr/share/licenses"
+    files "$1" >"$scratch/before"
+    local in=(rpm --root "$1" --dbpath /tmp/rpm)
+    "${in[@]}" --initdb
+    # dpkg installed the C library of this root, so rpm does not know it.
+    "${in[@]}" --install --nodeps "$rpm"
+    check_lock "$1"
+    "${in[@]}" --erase zklock
+    files "$1" | diff "$scratch/before" - || die 'the package leaves these files'
 }
 
 check_static() {
@@ -146,19 +182,28 @@ EOF
 # Docker itself needs a service; its recipe is followed by hand.
 check_image() {
     heading 'check: the image'
-    local root=$scratch/image word arguments from to entry=
+    local root=$scratch/image word arguments from to user='' entry='' recipe
+    recipe=$(<packaging/Dockerfile)
     while read -r word arguments; do
         case $word in
             '' | '#'*) ;;
             FROM) [[ $arguments == scratch ]] || die "an image from $arguments" ;;
             COPY) read -r from to <<<"$arguments" && install -D "target/dist/static/$from" "$root$to" ;;
+            ARG) ;;
+            LABEL)
+                [[ $arguments =~ ^org\.opencontainers\.image\.[a-z]+=\".+\"$ ]] || die "the label $arguments"
+                [[ $arguments != *\$* ]] || grep --quiet -x "ARG ${arguments//[^A-Z]/}" <<<"$recipe" || die "no $arguments"
+                ;;
+            USER) user=$arguments ;;
             ENTRYPOINT) entry=$(tr -d '[]"' <<<"$arguments") ;;
             *) die "$word in packaging/Dockerfile" ;;
         esac
-    done <packaging/Dockerfile
+    done <<<"$recipe"
+    says "$(sed -n 's/^description = //p' Cargo.toml)" echo "$recipe"
     # As a container has them.
     mkdir -p "$root"/{dev,etc,proc}
     echo '127.0.0.1 zk.test' >"$root/etc/hosts"
+    [[ $user =~ ^[1-9][0-9]*:[1-9] ]] || die "the image runs as $user"
     says "zklock $version" inside "$root" "$entry" -z "zk.test:$zookeeper_port" /image -- /zklock --version
 }
 
@@ -170,9 +215,10 @@ check_again() {
 }
 
 install_zookeeper
-install_missing lintian:lintian debootstrap:debootstrap objdump:binutils ip:iproute2
+install_missing lintian:lintian debootstrap:debootstrap objdump:binutils ip:iproute2 rpmlint:rpmlint
 crates=${CARGO_HOME:-$HOME/.cargo}/registry
 deb=$(realpath target/dist/*.deb)
+rpm=$(realpath target/dist/*.rpm)
 for archive in "target/dist/zklock-$version-${triple%%-*}-linux"{,-static}; do
     tar --directory "$scratch" -xf "$archive.tar.gz"
 done
@@ -183,6 +229,9 @@ start_zookeeper "$scratch/zookeeper"
 check_binaries
 check_static
 check_image
-check_deb
+says '' lintian --allow-root --fail-on=error,warning "$deb"
+check_deb bookworm man-db bash-completion zsh fish
+check_deb trixie
+check_rpm "$scratch/trixie"
 check_crate
 check_again

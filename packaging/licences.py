@@ -28,8 +28,8 @@ def notices(directory):
     return [APACHE.sub("[The Apache License, Version 2.0]\n", text) for text in texts]
 
 
-def main():
-    target = sys.argv[1]
+def linked(target):
+    """The packages, as in `cargo metadata`, that are linked into zklock for this target; zklock is one of them."""
     packages = {
         f"{package['name']} v{package['version']}": package
         for package in json.loads(cargo("metadata", "--locked", "--format-version=1"))["packages"]
@@ -37,12 +37,13 @@ def main():
     tree = cargo(
         "tree", "--locked", "--edges=normal,no-proc-macro", f"--target={target}", "--prefix=none", "--format={p}"
     )
-    crates = sorted({" ".join(line.split()[:2]) for line in tree.splitlines()})
+    return {name: packages[name] for name in sorted({" ".join(line.split()[:2]) for line in tree.splitlines()})}
 
+
+def main():
     print(pathlib.Path("packaging/copyright").read_text(encoding="utf-8"))
     printed = {}
-    for name in crates:
-        package = packages[name]
+    for name, package in linked(sys.argv[1]).items():
         if package["name"] == "zklock":
             continue
         texts = notices(pathlib.Path(package["manifest_path"]).parent)
@@ -54,4 +55,5 @@ def main():
             print(text if same == name else f"The same text as for {same}.", end="\n\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
