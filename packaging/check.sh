@@ -71,6 +71,12 @@ check_crate() {
     says "zklock $version" "$scratch/root/bin/zklock" --version
 }
 
+check_lint() {
+    heading 'check: lintian and rpmlint'
+    says '' lintian --allow-root --fail-on=error,warning "$deb"
+    says '' rpmlint --strict --config packaging/rpmlint.toml "$rpm"
+}
+
 # check_deb SUITE [PACKAGE...] - also checks what works together with the PACKAGEs if there are any.
 check_deb() {
     local suite=$1
@@ -121,7 +127,6 @@ check_companions() {
 # check_rpm ROOT - in a Debian, as there is no repository of rpm's here.
 check_rpm() {
     heading 'check: the .rpm'
-    says '' rpmlint --strict --config packaging/rpmlint.toml "$rpm"
     local listed name
     listed=$(rpm -qpil "$rpm")
     for name in zklock.1.gz zklock.toml.5.gz bash-completion/completions/zklock zsh/site-functions/_zklock \
@@ -136,9 +141,9 @@ check_rpm() {
     local in=(rpm --root "$1" --dbpath /tmp/rpm)
     "${in[@]}" --initdb
     # dpkg installed the C library of this root, so rpm does not know it.
-    "${in[@]}" --install --nodeps "$rpm"
+    quietly "${in[@]}" --install --nodeps "$rpm"
     check_lock "$1"
-    "${in[@]}" --erase zklock
+    quietly "${in[@]}" --erase zklock
     files "$1" | diff "$scratch/before" - || die 'the package leaves these files'
 }
 
@@ -227,9 +232,9 @@ static=$scratch/zklock-$version-${triple%%-*}-linux-static/zklock
 start_zookeeper "$scratch/zookeeper"
 
 check_binaries
+check_lint
 check_static
 check_image
-says '' lintian --allow-root --fail-on=error,warning "$deb"
 check_deb bookworm man-db bash-completion zsh fish
 check_deb trixie
 check_rpm "$scratch/trixie"
