@@ -34,8 +34,8 @@ inside() {
         shift 2
         [[ ! -d $root/proc ]] || mount -t proc proc "$root/proc"
         [[ ! -d $root/dev ]] || mount --rbind /dev "$root/dev"
-        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot ${user:+"--userspec=$user"} "$root" "$@"' bash \
-        "$1" "${user-}" "${@:2}"
+        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot --userspec="$user" "$root" "$@"' bash \
+        "$1" "${user:-0:0}" "${@:2}"
 }
 
 # files ROOT - lists the files of a Debian, without those in which dpkg and the users of a program leave notes.
@@ -124,7 +124,7 @@ check_companions() {
     }
 }
 
-# check_rpm ROOT - in a Debian, as there is no repository of rpm's here.
+# check_rpm ROOT - in a Debian, the one system that is there.
 check_rpm() {
     heading 'check: the .rpm'
     local listed name
@@ -197,7 +197,7 @@ check_image() {
             ARG) ;;
             LABEL)
                 [[ $arguments =~ ^org\.opencontainers\.image\.[a-z]+=\".+\"$ ]] || die "the label $arguments"
-                [[ $arguments != *\$* ]] || grep --quiet -x "ARG ${arguments//[^A-Z]/}" <<<"$recipe" || die "no $arguments"
+                [[ $arguments != *\$* ]] || says "ARG ${arguments//[^A-Z]/}"$'\n' echo "$recipe"
                 ;;
             USER) user=$arguments ;;
             ENTRYPOINT) entry=$(tr -d '[]"' <<<"$arguments") ;;
