@@ -19,7 +19,7 @@ impl<C: Channel> ClientSession<C> {
         })
     }
 
-    /// Whether there is this node. Newer servers (3.9.5) refuse to tell more of it to those who may not read it, and of
+    /// Whether there is this node. Newer servers (3.9.3) refuse to tell more of it to those who may not read it, and of
     /// one that is not there say so to all.
     pub async fn is_there(&self, path: &str) -> Result<bool, Failure> {
         match self.exists(path, false).await {
