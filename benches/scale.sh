@@ -161,10 +161,10 @@ sessions() {
         heading "$count sessions that wait, from one process"
         echo "server: $(counter num_alive_connections) connections, $(counter watch_count) watches," \
             "$((empty / 1024)) MB of PSS before, $(($(pss "$zookeeper_pid") / 1024)) MB now"
-        # The pace of a holder with the default session timeout of 30 s.
+        # The pace of a waiter further back, with the default session timeout of 30 s.
         used=$(ticks "$zookeeper_pid")
-        answer=$(ask 'ping 8 1875')
-        awk -v pings="$((8 * count))" -v seconds="$answer" -v ticks="$(($(ticks "$zookeeper_pid") - used))" 'BEGIN {
+        answer=$(ask 'ping 3 10000')
+        awk -v pings="$((3 * count))" -v seconds="$answer" -v ticks="$(($(ticks "$zookeeper_pid") - used))" 'BEGIN {
             printf "%.0f pings a second: %.0f %% of one processor\n", pings / seconds, ticks / seconds
         }'
         # The server has to warm up.
