@@ -119,19 +119,6 @@ serving() {
 # LINEs are for its configuration.
 # shellcheck disable=SC2317 # it is called, in the background
 run_zookeeper() {
-    printf '%s\n' tickTime=500 maxSessionTimeout=120000 "dataDir=$1" "clientPort=$2" \
-        clientPortAddress=127.0.0.1 admin.enableServer=false 4lw.commands.whitelist=srvr,mntr maxClientCnxns=0 \
-        "${@:3}" >"$1/zoo.cfg"
-    # With -UsePerfData it leaves no directory in /tmp.
-    exec java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData \
-        -cp "$zookeeper_jar:$zookeeper_logger" \
-        org.apache.zookeeper.server.quorum.QuorumPeerMain "$1/zoo.cfg"
-}
-
-# run_zookeeper DIRECTORY PORT [LINE...] - becomes a server on this port of 127.0.0.1, with its data in DIRECTORY. The
-# LINEs are for its configuration.
-# shellcheck disable=SC2317 # it is called, in the background
-run_zookeeper() {
     printf '%s\n' tickTime=500 maxSessionTimeout=120000 "dataDir=$1" "clientPort=$2" clientPortAddress=127.0.0.1 \
         admin.enableServer=false 4lw.commands.whitelist=srvr,mntr maxClientCnxns=0 "${@:3}" >"$1/zoo.cfg"
     # With -UsePerfData it leaves no directory in /tmp.
