@@ -366,6 +366,15 @@ impl State {
             // Without a fault only under a lease that was still short: there, one slow answer is enough.
             Outcome::Lost if state.told_revoked && !state.revoked => false,
             Outcome::Lost if state.told_revoked && !ran => true,
+            // What is lent may be lost at any time.
+            Outcome::Lost
+                if state.is_kept_to_the_end
+                    && !never_ran
+                    && !state.guard.lease_over
+                    && state.borrowing.pipes().count() == 0 =>
+            {
+                false
+            }
             Outcome::Lost => {
                 (self.faulty || state.stopped_early || state.was_silent) && (ran && state.stopped_by_us || never_ran)
             }

@@ -169,6 +169,8 @@ pub(crate) struct Host {
     pub(crate) stopped_by_us: bool,
     /// Whether the supervisor has released the lock.
     pub(crate) released: bool,
+    /// Whether the keeper has released the lock of a command that ended before anyone stopped it.
+    pub(crate) is_kept_to_the_end: bool,
     pub(crate) on_lost_ended: bool,
     /// Whether the command was stopped under a lease that had not reached its full length.
     pub(crate) stopped_early: bool,
@@ -249,6 +251,7 @@ impl Host {
             stopped_by_supervisor: false,
             stopped_by_us: false,
             released: false,
+            is_kept_to_the_end: false,
             on_lost_ended: false,
             stopped_early: false,
             was_silent: false,

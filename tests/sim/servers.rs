@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
+use zklock::rules::guard::Stage;
 use zklock::zookeeper::session::NodeStat;
 
 use crate::coverage::Kind;
@@ -403,6 +404,8 @@ impl State {
             // What a keeper had sent before it died may come when the command runs under the next one.
             if self.hosts[host].keeper == Some(self.conns[conn].keeper) {
                 self.check_release(host);
+                let state = &mut self.hosts[host];
+                state.is_kept_to_the_end |= is_done && state.guard.stage == Stage::Empty && !state.stopped_by_us;
             }
             self.spring(Kind::AtRelease, host);
         }
