@@ -20,8 +20,8 @@ use nix::unistd::{Pid, setpgid, write};
 use super::clock;
 use super::fork::{Life, fork};
 
-/// How long a run waits for its writer in the end, in milliseconds.
-const LAST_TEXTS: u8 = 200;
+/// How long a run waits for its writer in the end, in milliseconds. On a busy machine the writer may be late.
+const LAST_TEXTS: u16 = 1000;
 
 /// How long a run waits for its writer before something that has to come after the text on the screen.
 const PATIENCE: Duration = Duration::from_millis(50);
