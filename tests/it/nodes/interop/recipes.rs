@@ -46,10 +46,11 @@ fn is_refused_when_it_came_first(recipe: Recipe) {
 /// and so is any contender that comes later still.
 fn is_refused_when_it_came_later(recipe: Recipe) {
     let scratch = Scratch::new();
-    let mut holder = scratch.hold();
-    // With a beat, it would list the queue and be refused itself.
-    let between = beside(&scratch, recipe).args(["--session-timeout", "2m"]).child(scratch.logged("between"));
-    let mut between = between.spawn();
+    // With a beat, the holder would list the queue and warn; the next in line would list it and be refused itself.
+    let long = ["--session-timeout", "2m"];
+    let mut holder = scratch.zklock().args(long).arg(LOCK).child(scratch.logged("holder")).spawn();
+    holder.wait_stdout("ready");
+    let mut between = beside(&scratch, recipe).args(long).child(scratch.logged("between")).spawn();
     scratch.wait_queue(2);
     let mut waiter = queue(&scratch, recipe, "waiter", 3);
     let mut peer = Peer::start(&scratch, recipe);
