@@ -18,6 +18,7 @@ use std::process::{self, Command, ExitCode};
 use std::time::Duration;
 
 use bare::{Answer, Bare};
+use zklock::rules::child_name::ChildName;
 use zklock::zookeeper::wire::error::Code;
 use zklock::zookeeper::wire::reply::{ChangeKind, Reply};
 use zklock::zookeeper::wire::request::{Acl, NewNode, NodeKind, Request};
@@ -47,7 +48,7 @@ fn main() -> io::Result<ExitCode> {
 }
 
 /// Creates our node. Returns its path, and the names of all.
-fn enter(session: &mut Bare, lock: &str) -> io::Result<(String, Vec<String>)> {
+fn enter(session: &mut Bare, lock: &str) -> io::Result<(String, Vec<ChildName>)> {
     // In the shape of zklock's names, so that both can queue at the same lock.
     let prefix = format!("{lock}/_c_00000000-0000-0000-0000-{:012x}-lock-", process::id());
     let node = NewNode { path: &prefix, data: &[], acl: &[Acl::ANYONE] };
@@ -77,7 +78,7 @@ fn number(name: &str) -> &str {
 }
 
 /// Waits until no node is before our own. Returns whether there was one.
-fn wait(session: &mut Bare, lock: &str, own: &str, mut names: Vec<String>) -> io::Result<bool> {
+fn wait(session: &mut Bare, lock: &str, own: &str, mut names: Vec<ChildName>) -> io::Result<bool> {
     let mut has_waited = false;
     loop {
         names.retain(|name| number(name) < number(own));

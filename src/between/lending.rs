@@ -55,10 +55,11 @@ impl Lending {
         self.lender
     }
 
-    /// What the process `root` and those below it are to be told, which may borrow the locks of this run.
-    pub fn offer(&self, root: ProcessIdentity) -> Option<Offer> {
+    /// What the process `root` and those below it are to be told, which may borrow the locks of this run. `session`: that of
+    /// the run.
+    pub fn offer(&self, root: ProcessIdentity, session: i64) -> Option<Offer> {
         let descriptor = self.door.borrow().as_ref()?.as_raw_fd().cast_unsigned();
-        Some(Offer { lender: self.lender, root, descriptor, inode: self.inode })
+        Some(Offer { lender: self.lender, root, descriptor, inode: self.inode, session })
     }
 
     /// From now on nothing more is lent.

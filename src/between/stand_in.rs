@@ -1,17 +1,16 @@
 //! The command of `zklock hold`: this program, by a subcommand that nobody else has a use for. It prints the variables, and
 //! holds until a signal ends it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::ffi::OsStrExt as _;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, write};
 
-use crate::cli::environment;
+use crate::cli::environment::{self, Variable};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::system::files::{null, standard};
@@ -53,7 +52,7 @@ fn hold(ending: Vec<Signal>) -> io::Result<()> {
     let mut text = vec![];
     // Without a caller that is known nothing is lent.
     for name in environment::OF_A_RUN.into_iter().chain([environment::LENDER]) {
-        std::env::var_os(name).into_iter().for_each(|value| push_line(&mut text, name, &value));
+        Variable::inherited(name).into_iter().for_each(|variable| push_line(&mut text, name, variable.value()));
     }
     if print(&text, &signals)? {
         // The files of the caller are none of ours. Standard output comes last: whoever reads it sees its end.
@@ -93,7 +92,7 @@ fn await_one(fds: &mut [PollFd<'_>]) -> nix::Result<()> {
 }
 
 /// A line that a shell reads as an assignment, and systemd.exec(5) (EnvironmentFile) as well.
-fn push_line(text: &mut Vec<u8>, name: &str, value: &OsStr) {
+fn push_line(text: &mut Vec<u8>, name: &str, value: &str) {
     text.extend_from_slice(name.as_bytes());
     text.push(b'=');
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/_.:-".contains(byte);
@@ -120,16 +119,16 @@ mod tests {
 
     #[test]
     fn a_shell_reads_the_lines_as_they_were_meant() {
-        let values: [&[u8]; 6] = [b"/jobs/backup", b"", b"a b", b"it's $HOME `x` \\ \"y\"", b"two\nlines", b"\xff~*"];
+        let values = ["/jobs/backup", "", "a b", "it's $HOME `x` \\ \"y\"", "two\nlines", "ü~*"];
         for value in values {
             let mut text = vec![];
-            push_line(&mut text, "V", OsStr::from_bytes(value));
+            push_line(&mut text, "V", value);
             let script = [text.as_slice(), b"printf %s \"$V\""].concat();
             let output = std::process::Command::new("sh").arg("-c").arg(OsString::from_vec(script)).output().unwrap();
-            assert_eq!(output.stdout, value);
+            assert_eq!(output.stdout, value.as_bytes());
         }
         let mut text = vec![];
-        push_line(&mut text, "ZKLOCK_PATH", OsStr::new("/jobs/backup"));
+        push_line(&mut text, "ZKLOCK_PATH", "/jobs/backup");
         assert_eq!(text, b"ZKLOCK_PATH=/jobs/backup\n");
     }
 }

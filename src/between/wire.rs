@@ -161,6 +161,7 @@ mod tests {
             first: granted(4096),
             and: vec![granted(4096), granted(4096), granted(4096), granted(3600)],
             session: i64::MIN,
+            own_session: i64::MIN,
         };
         let held = Report::Queue(Progress::Held { grant, from: Instant::from_boot(Duration::MAX) });
         let (ours, theirs) = Link::pair().unwrap();

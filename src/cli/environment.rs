@@ -1,7 +1,7 @@
 //! The environment variables of zklock: their names, and how each value is written and read.
 
-use std::ffi::{CStr, CString, NulError, OsStr, OsString, c_char};
-use std::os::unix::ffi::OsStrExt as _;
+use std::ffi::{CStr, CString, OsStr, c_char};
+use std::fmt::Display;
 
 use crate::rules::message::Grant;
 use crate::rules::mode::Mode;
@@ -27,26 +27,67 @@ pub const LENDER: &str = "ZKLOCK_LENDER";
 pub const OF_A_RUN: [&str; 7] =
     ["ZKLOCK_PATH", "ZKLOCK_NODE", TOKEN, "ZKLOCK_TOKENS", "ZKLOCK_SESSION", "ZKLOCK_MODE", HELD];
 
-pub type Variable = (&'static str, OsString);
+/// A variable for a command, as environ(7) has it: `NAME=value`.
+///
+/// Its value comes in part from servers and from the environment of others. So it is lines of text without control
+/// characters: it cannot end early and let another variable begin, nor say something to a terminal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable(String);
+
+impl Variable {
+    /// The value is these lines. A control character becomes U+FFFD.
+    pub fn new<'a>(name: &str, lines: impl IntoIterator<Item = &'a str>) -> Self {
+        let line = |text: &str| text.replace(char::is_control, "\u{fffd}");
+        Self(format!("{name}={}", lines.into_iter().map(line).collect::<Vec<_>>().join("\n")))
+    }
+
+    /// Reads an entry of an environment; `None`: it is not such a variable.
+    pub fn parse(entry: &[u8]) -> Option<Self> {
+        let text = str::from_utf8(entry).ok()?;
+        let is_odd = |character: char| character.is_control() && character != '\n';
+        (text.find('=') > Some(0) && !text.contains(is_odd)).then(|| Self(text.to_owned()))
+    }
+
+    /// The variable of this name in the environment of this process.
+    pub fn inherited(name: &str) -> Option<Self> {
+        Self::parse(format!("{name}={}", std::env::var(name).ok()?).as_bytes())
+    }
+
+    /// The variable as environ(7) has it.
+    pub fn entry(&self) -> &str {
+        &self.0
+    }
+
+    pub fn value(&self) -> &str {
+        self.0.split_once('=').map_or("", |(_, value)| value)
+    }
+}
 
 /// Describes the locks to a command. All of these are set, so that nothing about an outer lock is taken for
 /// this one.
 pub fn describe(grant: &Grant, mode: Mode) -> Vec<Variable> {
     let tokens: Vec<_> = grant.all().map(|granted| format!("{} {}", granted.token, granted.lock)).collect();
+    let one = |name, value: &str| Variable::new(name, [value]);
     vec![
-        ("ZKLOCK_PATH", grant.first.lock.clone().into()),
-        ("ZKLOCK_NODE", grant.first.node.clone().into()),
-        (TOKEN, grant.first.token.to_string().into()),
-        ("ZKLOCK_TOKENS", tokens.join("\n").into()),
-        ("ZKLOCK_SESSION", format!("{:#x}", grant.session).into()),
-        ("ZKLOCK_MODE", mode.to_string().into()),
+        one("ZKLOCK_PATH", &grant.first.lock),
+        one("ZKLOCK_NODE", &grant.first.node),
+        token(grant.first.token),
+        Variable::new("ZKLOCK_TOKENS", tokens.iter().map(String::as_str)),
+        one("ZKLOCK_SESSION", &format!("{:#x}", grant.session)),
+        one("ZKLOCK_MODE", &mode.to_string()),
     ]
+}
+
+pub fn token(token: impl Display) -> Variable {
+    Variable::new(TOKEN, [token.to_string().as_str()])
 }
 
 /// [`HELD`] for a command that runs under these locks. `outer`: the nodes that are there already.
 pub fn held(grant: &Grant, outer: &[String]) -> Variable {
-    let is_there = |node: &str| outer.iter().any(|outer| outer == node);
-    (HELD, with_lines(HELD, grant.all().map(|granted| granted.node.as_str()).filter(|node| !is_there(node))))
+    let nodes = grant.all().map(|granted| granted.node.as_str());
+    let further = nodes.filter(|node| outer.iter().all(|outer| outer != node));
+    // A line feed separates them because a lock's path may contain any other character.
+    Variable::new(HELD, outer.iter().map(String::as_str).chain(further))
 }
 
 /// The nodes in [`HELD`], which may hold anything: they are believed only when the servers confirm them.
@@ -62,27 +103,15 @@ pub fn is_held(node: &str, held: &[String]) -> bool {
     held.iter().any(|outer| is_end(node, outer) || is_end(outer, node))
 }
 
-/// [`LENDER`] for a command whose run makes this offer.
-pub fn lender(offer: &Offer) -> Variable {
-    (LENDER, with_lines(LENDER, [offer.to_string().as_str()]))
+/// [`LENDER`] for a command whose run makes this offer. `outer`: those that are there already.
+pub fn lender(offer: &Offer, outer: &[Offer]) -> Variable {
+    let lines: Vec<_> = outer.iter().chain([offer]).map(Offer::to_string).collect();
+    Variable::new(LENDER, lines.iter().map(String::as_str))
 }
 
 /// The offers in [`LENDER`], which may hold anything: [`crate::between::lending`] looks whether they stand.
 pub fn offers(value: &OsStr) -> Vec<Offer> {
     value.to_str().unwrap_or_default().lines().filter_map(Offer::parse).collect()
-}
-
-/// A variable of our own environment with these lines added. A line feed separates them because a lock's path
-/// may contain any other character.
-fn with_lines<'a>(variable: &str, further: impl IntoIterator<Item = &'a str>) -> OsString {
-    let mut lines = std::env::var_os(variable).unwrap_or_default();
-    for line in further {
-        if !lines.is_empty() {
-            lines.push("\n");
-        }
-        lines.push(line);
-    }
-    lines
 }
 
 /// The environment of this process (environ(7)), with what the standard library leaves out: entries that are no variables,
@@ -101,19 +130,16 @@ pub fn inherited() -> Vec<CString> {
 
 /// These entries, with each of these variables in the place of the first of its name, and of all others. What is new comes
 /// last.
-pub fn with(
-    mut entries: Vec<CString>,
-    variables: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Vec<CString>, NulError> {
-    for (name, value) in variables {
-        let begin = [name.as_bytes(), b"="].concat();
-        let is_same = |entry: &CString| entry.as_bytes().starts_with(&begin);
+pub fn with(mut entries: Vec<CString>, variables: &[Variable]) -> Vec<CString> {
+    for Variable(variable) in variables {
+        let begin = variable.find('=').map_or(&**variable, |equals| &variable[..=equals]);
+        let is_same = |entry: &CString| entry.as_bytes().starts_with(begin.as_bytes());
         let place = entries.iter().position(is_same);
         entries.retain(|entry| !is_same(entry));
-        let entry = CString::new([&begin, value.as_bytes()].concat())?;
+        let entry = CString::new(variable.as_str()).expect("a variable has no control characters");
         entries.insert(place.unwrap_or(entries.len()), entry);
     }
-    Ok(entries)
+    entries
 }
 
 #[cfg(test)]
@@ -124,7 +150,8 @@ mod tests {
     fn an_environment_keeps_what_is_not_set() {
         let with = |entries: &[&str], variables: &[(&str, &str)]| {
             let entries = entries.iter().map(|entry| CString::new(*entry).unwrap()).collect();
-            let set = with(entries, variables.iter().map(|(name, value)| (name.into(), value.into()))).unwrap();
+            let variables: Vec<_> = variables.iter().map(|(name, value)| Variable::new(name, [*value])).collect();
+            let set = with(entries, &variables);
             set.into_iter().map(|entry| entry.into_string().unwrap()).collect::<Vec<_>>()
         };
         let odd = ["B=2", "x", "=x", "", "A=1", "B=3", "AB=1", "A"];
@@ -133,5 +160,15 @@ mod tests {
             with(&odd, &[("B", "="), ("NEW", ""), ("A", "2")]),
             ["B==", "x", "=x", "", "A=2", "AB=1", "A", "NEW="]
         );
+    }
+
+    #[test]
+    fn a_value_cannot_begin_another_variable() {
+        let node = Variable::new("ZKLOCK_NODE", ["/l/a\0BASH_ENV=x", "b\nc\u{1b}[2J"]);
+        assert_eq!(node.entry(), "ZKLOCK_NODE=/l/a\u{fffd}BASH_ENV=x\nb\u{fffd}c\u{fffd}[2J");
+        for odd in [&b"A=x\0B=y"[..], b"A=\x1b", b"=x", b"A", b"", b"A=\xff"] {
+            assert_eq!(Variable::parse(odd), None, "{odd:?}");
+        }
+        assert_eq!(Variable::parse(node.entry().as_bytes()), Some(node));
     }
 }

@@ -342,10 +342,10 @@ fn offers_are_read_from_the_environment() {
     let offers = |text| plan_in(&[("ZKLOCK_LENDER", text)], &["/l", "job"]).unwrap().request.offers;
     let offer = |pid| {
         let lender = ProcessIdentity { pid, started: 2 };
-        Offer { lender, root: ProcessIdentity { pid: 5, started: 2 }, descriptor: 3, inode: 4 }
+        Offer { lender, root: ProcessIdentity { pid: 5, started: 2 }, descriptor: 3, inode: 4, session: 6 }
     };
-    assert_eq!(offers("3 1 2 5 2 3 4\n3 7 2 5 2 3 4"), [offer(1), offer(7)]);
-    assert_eq!(offers("x\n\n1 2 3 4\n3 1 2 5 2 3 4\n"), [offer(1)]);
+    assert_eq!(offers("4 1 2 5 2 3 4 6\n4 7 2 5 2 3 4 6"), [offer(1), offer(7)]);
+    assert_eq!(offers("x\n\n1 2 3 4\n4 1 2 5 2 3 4 6\n"), [offer(1)]);
 }
 
 #[test]

@@ -86,7 +86,10 @@ impl FenceKeeper<'_> {
         self.ties.write_lease(Span::without_end(now));
         let file = self.fence.path.display().to_string();
         let first = GrantedLock { lock: file.clone(), node: file, token: self.fence.token.cast_signed() };
-        self.report(&Report::Queue(Progress::Held { grant: Grant { first, and: vec![], session: 0 }, from: now }));
+        self.report(&Report::Queue(Progress::Held {
+            grant: Grant { first, and: vec![], session: 0, own_session: 0 },
+            from: now,
+        }));
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
         let (mut later, mut kill_at, mut has_guard) = (None, None, true);
         loop {

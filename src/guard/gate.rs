@@ -1,8 +1,6 @@
 //! The command's process before it is the command: everything is done but execve(2).
 
-use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -14,6 +12,7 @@ use nix::unistd::{Pid, getppid, read, setpgid};
 use super::program::{Call, FailureReport, Program};
 use crate::between::page::Page;
 use crate::cli::CommandLine;
+use crate::cli::environment::Variable;
 use crate::rules::instant::Instant;
 use crate::system::clock;
 use crate::system::signals;
@@ -42,7 +41,7 @@ pub(super) struct Passage {
 pub(super) struct Opening {
     /// From here on it is too late to start the command.
     pub(super) until: Instant,
-    pub(super) variables: Vec<(OsString, OsString)>,
+    pub(super) variables: Vec<Variable>,
 }
 
 impl Opening {
@@ -50,10 +49,9 @@ impl Opening {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let nanos = u64::try_from(self.until.since_boot().as_nanos()).unwrap_or(u64::MAX);
         let mut bytes = nanos.to_ne_bytes().to_vec();
-        for (name, value) in &self.variables {
-            for part in [name.as_bytes(), b"=", value.as_bytes(), b"\0"] {
-                bytes.extend_from_slice(part);
-            }
+        for variable in &self.variables {
+            bytes.extend_from_slice(variable.entry().as_bytes());
+            bytes.push(0);
         }
         bytes
     }
@@ -61,12 +59,8 @@ impl Opening {
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (nanos, variables) = bytes.split_first_chunk()?;
         let until = Instant::from_boot(Duration::from_nanos(u64::from_ne_bytes(*nanos)));
-        let variable = |entry: &[u8]| {
-            let equals = entry.iter().position(|byte| *byte == b'=')?;
-            Some((OsStr::from_bytes(&entry[..equals]).into(), OsStr::from_bytes(&entry[equals + 1..]).into()))
-        };
         let entries = variables.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
-        Some(Self { until, variables: entries.map(variable).collect::<Option<_>>()? })
+        Some(Self { until, variables: entries.map(Variable::parse).collect::<Option<_>>()? })
     }
 }
 
@@ -118,17 +112,17 @@ pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guar
         let may_start = !page.is_revoked() && now < until && page.pass(now);
         if may_start { Ok(()) } else { Err(Errno::ETIME.into()) }
     };
-    report.exit(&Program { line: birth.command }.execute(opening.variables, in_time))
+    report.exit(&Program { line: birth.command }.execute(&opening.variables, in_time))
 }
 
 /// Does what can be done twice of what comes between the gate and execve(2), so that it is in memory at the hand-over: a
 /// fork has the pages of its parent only once it has touched them.
 fn rehearse(birth: &GuardBirth<'_>) {
-    let variables = (0..VARIABLES).map(|number| (format!("ZKLOCK_{number}").into(), OsString::from("=".repeat(64))));
+    let variables = (0..VARIABLES).map(|number| Variable::new(&format!("ZKLOCK_{number}"), ["=".repeat(64).as_str()]));
     let opening = Opening { until: clock::now(), variables: variables.collect() };
     let opening = Opening::from_bytes(&opening.to_bytes());
     if let Some(opening) = opening {
-        drop(Program { line: birth.command }.image(opening.variables));
+        drop(Program { line: birth.command }.image(&opening.variables));
     }
 }
 
@@ -138,10 +132,10 @@ mod tests {
 
     #[test]
     fn an_opening_arrives_as_it_was_sent() {
-        let value = OsStr::from_bytes(b"a=b\n\xff").to_owned();
-        let variables = vec![("ZKLOCK_PATH".into(), value), ("EMPTY".into(), OsString::new())];
+        let variables = vec![Variable::new("ZKLOCK_TOKENS", ["7 /a=b", "8 /ü"]), Variable::new("EMPTY", [])];
         let opening = Opening { until: Instant::from_boot(Duration::from_nanos(1_234_567)), variables };
         assert_eq!(Opening::from_bytes(&opening.to_bytes()), Some(opening));
         assert_eq!(Opening::from_bytes(b"short"), None);
+        assert_eq!(Opening::from_bytes(b"12345678A=1\0B\0"), None);
     }
 }

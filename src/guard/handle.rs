@@ -1,6 +1,5 @@
 //! A guard, as the supervisor sees it.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -96,7 +95,7 @@ impl Guard {
     /// the command's process, has gone.
     pub fn open(&mut self, ties: &mut Ties, variables: &[environment::Variable], until: Instant) -> io::Result<()> {
         let Some(gate) = self.gate.take() else { return Err(Errno::EPIPE.into()) };
-        let message = gate::Opening { until, variables: variables.iter().map(owned).collect() }.to_bytes();
+        let message = gate::Opening { until, variables: variables.to_vec() }.to_bytes();
         send_whole(gate.as_fd(), &message)?;
         // Before the command can start: a copy of this end would hide the guard's death from the kernel.
         ties.end();
@@ -160,8 +159,4 @@ impl Guard {
         let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
         Ok(send_whole(link.as_fd(), &request::to_bytes(request))?)
     }
-}
-
-fn owned((name, value): &environment::Variable) -> (OsString, OsString) {
-    (name.into(), value.clone())
 }

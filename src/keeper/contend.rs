@@ -2,7 +2,7 @@
 //! connection is lost, all of this ends wherever it is; over the next connection the keeper goes on from its
 //! [`Place`](super::place::Place).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
 use crate::rules::message::{Connectivity, Loss, Progress, Refusal, Report};
 use crate::rules::pace::Pace;
-use crate::rules::queue::{Contender, ContenderId};
+use crate::rules::queue::{Contender, ContenderId, Dialect, Queue, is_numbered};
 use crate::system::futures::{or, zip};
 use crate::zookeeper::session::{Created, Failure, NodeStat, Session};
 
@@ -264,8 +264,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         log::info!("contender {}", nodes.join(" "));
         self.note_asked(stat);
         let servers_clock = (stat.created, self.io.now());
-        let (token, listed) = (stat.czxid, Cell::new(None));
-        let claim = Rc::new(Claim { lock: lock.clone(), nodes, token, lender: None, servers_clock, listed });
+        let (lock, token, listed, heeded) = (lock.clone(), stat.czxid, Cell::default(), RefCell::default());
+        let claim = Rc::new(Claim { lock, nodes, token, lender: None, servers_clock, listed, heeded });
         self.place.borrow_mut().step = Step::Queued(Rc::clone(&claim));
         claim
     }
@@ -295,7 +295,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
 
     /// Looks for the nodes of a creation whose reply was lost, and creates them if there are none.
     async fn recover(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<(), StepEnd> {
-        let stop = |failure| StepEnd::because(failure, lock);
         if self.is_single() {
             return self.wait_for_single(session, lock, id).await;
         }
@@ -304,31 +303,58 @@ impl<O: KeeperIo> Keeper<'_, O> {
             children => children.map_err(|failure| lacking(failure, lock, Right::Read))?,
         };
         let queue = queue_of(lock, children)?;
-        let ours: Vec<&Contender> = queue.contenders().iter().filter(|contender| contender.id == Some(id)).collect();
+        let ours = self.created_as(session, lock, id, &queue).await?;
         // The lowest nodes that one transaction has created: one of each dialect, with no other contender
         // between them. Further nodes come from a second transaction, or from one of which a node was
         // deleted.
-        let is_whole = |nodes: &&[&Contender]| {
-            let expected = self.plan.request.dialects.iter().zip(nodes[0].sequence..);
-            expected.zip(*nodes).all(|((dialect, sequence), node)| (node.reads, node.sequence) == (*dialect, sequence))
+        let is_whole = |nodes: &&[(&Contender, NodeStat)]| {
+            let expected = self.plan.request.dialects.iter().zip(nodes[0].0.sequence..);
+            let is_next = |((dialect, sequence), node): ((&Dialect, i32), &Contender)| {
+                (node.reads, node.sequence) == (*dialect, sequence)
+            };
+            expected.zip(nodes.iter().map(|(node, _)| *node)).all(is_next)
         };
         let whole = ours.windows(self.plan.request.dialects.len()).find(is_whole).unwrap_or_default();
-        for surplus in ours.iter().filter(|node| !whole.contains(node)) {
+        for (surplus, _) in ours.iter().filter(|node| !whole.contains(node)) {
             // Where we may not delete it, it will be seen when we wait whether it is in our way.
             self.delete_second(session, &lock.child(&surplus.name)).await?;
         }
-        let nodes: Vec<_> = whole.iter().map(|node| lock.child(&node.name)).collect();
-        let Some(first) = nodes.first() else { return self.enqueue(session, lock, id).await };
-        match self.insist(|| session.read(first)).await {
-            Ok((_, stat)) if stat.owner == session.id() => {
-                self.record_claim(lock, nodes, stat);
-                Ok(())
+        let Some((_, stat)) = whole.first() else { return self.enqueue(session, lock, id).await };
+        let nodes = whole.iter().map(|(node, _)| lock.child(&node.name)).collect();
+        self.record_claim(lock, nodes, *stat);
+        Ok(())
+    }
+
+    /// The nodes of this queue that a creation with this id has made, and what the server says of them. Others can see our
+    /// id, and give it to a node of theirs: ours have the names that we asked for, and belong to our session.
+    async fn created_as<'q>(
+        &self,
+        session: &O::Session,
+        lock: &LockPath,
+        id: ContenderId,
+        queue: &'q Queue,
+    ) -> Result<Vec<(&'q Contender, NodeStat)>, StepEnd> {
+        let request = &self.plan.request;
+        let is_asked = |contender: &&Contender| {
+            let has = |dialect: &Dialect| is_numbered(&contender.name, &id.prefix(*dialect, request.mode));
+            request.dialects.iter().any(has)
+        };
+        let mut ours = vec![];
+        for contender in queue.contenders().iter().filter(is_asked) {
+            if let Some(stat) = self.stat_if_ours(session, &lock.child(&contender.name)).await? {
+                ours.push((contender, stat));
             }
-            // The first node has gone in between. The next attempt deletes the others.
-            Err(Failure::NoNode) => Ok(()),
-            // Another session's node. The random half of the id makes that impossible.
-            Ok(_) => self.enqueue(session, lock, id).await,
-            Err(failure) => Err(stop(failure)),
+        }
+        Ok(ours)
+    }
+
+    /// What the server says of this node, if it belongs to our session.
+    pub(super) async fn stat_if_ours(&self, session: &O::Session, node: &str) -> Result<Option<NodeStat>, StepEnd> {
+        match self.insist(|| session.read(node)).await {
+            Ok((_, stat)) => Ok(Some(stat).filter(|stat| stat.owner == session.id())),
+            // It has gone; or we may not read it, as we may all of ours.
+            Err(Failure::NoNode | Failure::Denied) => Ok(None),
+            Err(failure) => Err(StepEnd::because(failure, node)),
         }
     }
 

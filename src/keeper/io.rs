@@ -83,8 +83,8 @@ pub trait KeeperIo {
     /// The supervisor has gone: no command may start any more. Returns false if it may have been started.
     fn recall(&self) -> bool;
 
-    /// Whether a holder of which the servers have this card lends us its lock.
-    fn loan(&self, holder: &Card) -> Loan;
+    /// Whether a holder of which the servers have this card, in a node of this session, lends us its lock.
+    fn loan(&self, holder: &Card, owner: i64) -> Loan;
 
     /// From now on no other run lends us anything: the supervisor gives back what we do not use.
     fn keep_loans(&self, lenders: &[ProcessIdentity]);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::Keeper;
 use super::io::KeeperIo;
 use super::place::{Claim, StepEnd, queue_of};
+use crate::rules::child_name::ChildName;
 use crate::rules::lock_path::LockPath;
 use crate::rules::queue::{Contender, SINGLE, Standing};
 use crate::rules::settings::Patience;
@@ -23,9 +24,9 @@ use crate::zookeeper::session::{Failure, Session};
 #[derive(Default)]
 pub(super) struct SeenChildren {
     /// Those in the last list over this connection.
-    listed: HashSet<String>,
+    listed: HashSet<ChildName>,
     /// Those that were in the last list over an earlier connection, and in none since.
-    vanished: HashSet<String>,
+    vanished: HashSet<ChildName>,
 }
 
 /// How many questions are sent to the leader together.
@@ -33,14 +34,14 @@ const TOGETHER: usize = 100;
 
 impl<O: KeeperIo> Keeper<'_, O> {
     /// The children of a lock, which are remembered.
-    pub(super) async fn list(&self, session: &O::Session, lock: &LockPath) -> Result<Vec<String>, Failure> {
+    pub(super) async fn list(&self, session: &O::Session, lock: &LockPath) -> Result<Vec<ChildName>, Failure> {
         let names = session.children(lock.as_str()).await?;
         self.remember(lock, &names);
         Ok(names)
     }
 
     /// Our server has listed these children of a lock.
-    pub(super) fn remember(&self, lock: &LockPath, names: &[String]) {
+    pub(super) fn remember(&self, lock: &LockPath, names: &[ChildName]) {
         let mut seen = self.seen.borrow_mut();
         let SeenChildren { listed, vanished } = seen.entry(lock.clone()).or_default();
         *listed = names.iter().cloned().collect();
@@ -61,12 +62,12 @@ impl<O: KeeperIo> Keeper<'_, O> {
         &self,
         session: &O::Session,
         claim: &Claim,
-        mut names: Vec<String>,
+        mut names: Vec<ChildName>,
     ) -> Result<(), StepEnd> {
         let lock = &claim.lock;
         let vanished = self.seen.borrow().get(lock).map(|seen| seen.vanished.iter().cloned().collect());
         let mut vanished: Vec<_> = self.without_ignored(lock, vanished.unwrap_or_default());
-        vanished.retain(|name| claim.names().all(|own| own != name));
+        vanished.retain(|name| claim.names().all(|own| *name != own));
         if vanished.is_empty() {
             return Ok(());
         }
@@ -135,17 +136,18 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 // What does not exist has no ACL.
                 return owner != Ok(session.id()) && matches!(exists.await, Ok(()) | Err(Failure::Denied));
             }
-            let (Some(own), Ok(()), Ok(names)) = (own, synced.await, listed.await) else { return false };
+            let (Ok(()), Ok(names)) = (synced.await, listed.await) else { return false };
+            let Some(own) = own.and_then(ChildName::parse) else { return false };
             let mut names = self.without_ignored(&lock, names);
             // Our server may show an earlier node of ours that was deleted.
-            let id = |name: &str| Contender::parse(name).and_then(|contender| contender.id);
+            let id = |name: &ChildName| Contender::parse(name).and_then(|contender| contender.id);
             names.retain(|name| id(name).is_none_or(|id| id.session() != session.id()) || *name == own);
             if !names.contains(&own) {
                 names.push(own.clone());
             }
             let Ok(queue) = queue_of(&lock, names) else { return false };
             let has_single = !matches!(owner, Ok(0) | Err(Failure::NoNode));
-            let queue = queue.without(|name| name == SINGLE && !has_single);
+            let queue = queue.without(|name| *name == SINGLE && !has_single);
             matches!(queue.standing(&own), Standing::Waits { .. })
         }
     }
@@ -190,7 +192,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// The children of a lock without those that the leader no longer has, and those that are
     /// [no contenders](Self::note_if_foreign). If no other server can be reached, the leader's word is enough: numbers are not
     /// given out twice as long as our own node is there, so no contender of this name comes before it.
-    pub(super) fn without_ignored(&self, lock: &LockPath, mut names: Vec<String>) -> Vec<String> {
+    pub(super) fn without_ignored(&self, lock: &LockPath, mut names: Vec<ChildName>) -> Vec<ChildName> {
         let ignored = self.ignored.borrow();
         if !ignored.is_empty() {
             names.retain(|name| !ignored.contains(&lock.child(name)));

@@ -1,6 +1,6 @@
 //! Locks that a zklock above us holds, and that we use together with it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::Keeper;
@@ -53,7 +53,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Err(Failure::NoNode) => return Ok(None),
             children => children.map_err(|failure| StepEnd::because(failure, lock))?,
         };
-        // What a run lends it holds, whatever our server shows before that (ZOOKEEPER-5010).
+        // What a run lends it holds, whatever our server shows before that (ZOOKEEPER-5010). Names and cards can be copied:
+        // they only lead to the node, of which the session tells whose it is.
         let named = |contender: &Contender| environment::is_held(&lock.child(&contender.name), &self.plan.request.held);
         for contender in children.iter().filter_map(|name| Contender::parse(name)).filter(named) {
             let node = lock.child(&contender.name);
@@ -61,7 +62,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 Err(Failure::NoNode) => continue,
                 read => read.map_err(|failure| StepEnd::because(failure, lock))?,
             };
-            let run = match self.io.loan(&Card::from_bytes(&data)) {
+            let run = match self.io.loan(&Card::from_bytes(&data), stat.owner) {
                 Loan::Lent(run) => run,
                 Loan::Over => continue,
                 // All nodes of the dialect `single` have this name: the environment may mean that of another ensemble.
@@ -83,7 +84,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 token: stat.czxid,
                 lender: Some(LentBy { run, session: stat.owner }),
                 servers_clock,
-                listed: Cell::new(None),
+                listed: Cell::default(),
+                heeded: RefCell::default(),
             }));
         }
         Ok(None)

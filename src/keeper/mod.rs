@@ -78,6 +78,8 @@ pub struct Keeper<'p, O: KeeperIo> {
     /// Nodes with names of contenders that the leader no longer has, but that a server went on showing, or that are not
     /// ephemeral.
     ignored: RefCell<HashSet<String>>,
+    /// Nodes whose names have our session's id, and that belong to another session.
+    impostors: RefCell<HashSet<String>>,
     /// What we have seen in the lists of each lock, whatever became of our own nodes.
     seen: RefCell<HashMap<LockPath, SeenChildren>>,
 }
@@ -204,6 +206,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             lent: RefCell::new(None),
             told: RefCell::default(),
             ignored: RefCell::default(),
+            impostors: RefCell::default(),
             seen: RefCell::default(),
             born: io.now(),
             io,

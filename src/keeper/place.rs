@@ -1,9 +1,10 @@
 //! How far a keeper has come, and what stops a step.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::rc::Rc;
 
+use crate::rules::child_name::ChildName;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::LastRun;
 use crate::rules::lock_path::LockPath;
@@ -82,7 +83,10 @@ pub(super) struct Claim {
     /// What ZooKeeper's clock showed, and when: at the creation of the nodes, or a little later.
     pub(super) servers_clock: (i64, Instant),
     /// The children of the lock, if they were listed together with the creation.
-    pub(super) listed: Cell<Option<Vec<String>>>,
+    pub(super) listed: Cell<Option<Vec<ChildName>>>,
+    /// The contender before us that has said last that it holds, and after whose word we have listed the queue. A second
+    /// list would not show more, however often it says so.
+    pub(super) heeded: RefCell<Option<ChildName>>,
 }
 
 /// The zklock above us that lends us a lock.
@@ -164,6 +168,6 @@ pub(super) fn refuse(failure: Failure, path: impl Display) -> Report {
     }
 }
 
-pub(super) fn queue_of(lock: &LockPath, children: Vec<String>) -> Result<Queue, StepEnd> {
+pub(super) fn queue_of(lock: &LockPath, children: Vec<ChildName>) -> Result<Queue, StepEnd> {
     Queue::from_children(children).map_err(|_| StepEnd::unfit(lock, Unfit::Exhausted))
 }

@@ -219,8 +219,8 @@ impl<'p> KeeperIo for RealIo<'p> {
         !page.stage().is_open()
     }
 
-    fn loan(&self, holder: &Card) -> Loan {
-        self.loans.borrow().judge(holder, self.card(), self.birth.supervisor.pid, &lending::Proc)
+    fn loan(&self, holder: &Card, owner: i64) -> Loan {
+        self.loans.borrow().judge(holder, owner, self.card(), self.birth.supervisor.pid, &lending::Proc)
     }
 
     fn keep_loans(&self, lenders: &[ProcessIdentity]) {

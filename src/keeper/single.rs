@@ -9,6 +9,7 @@ use super::io::KeeperIo;
 use super::place::{StepEnd, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
+use crate::rules::child_name::ChildName;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::{Progress, QueueView, Report};
 use crate::rules::queue::{ContenderId, Dialect, Queue, SINGLE};
@@ -25,7 +26,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         &self,
         session: &O::Session,
         lock: &LockPath,
-        children: Vec<String>,
+        children: Vec<ChildName>,
     ) -> Result<Queue, StepEnd> {
         let queue = queue_of(lock, children)?;
         if self.is_single() || !queue.has_single() {
@@ -35,7 +36,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Ok((_, stat)) if stat.owner != 0 => Ok(queue),
             // The node may be a contender. To be refused is better than to run beside it.
             Err(Failure::Denied) => Ok(queue),
-            Ok(_) | Err(Failure::NoNode) => Ok(queue.without(|name| name == SINGLE)),
+            Ok(_) | Err(Failure::NoNode) => Ok(queue.without(|name| *name == SINGLE)),
             Err(failure) => Err(StepEnd::because(failure, lock)),
         }
     }
@@ -112,10 +113,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
         &self,
         session: &O::Session,
         lock: &LockPath,
-        listed: Result<Vec<String>, Failure>,
+        listed: Result<Vec<ChildName>, Failure>,
     ) -> Result<(), StepEnd> {
         match listed {
-            Ok(names) if names.iter().all(|name| name != SINGLE) => {
+            Ok(names) if names.iter().all(|name| *name != SINGLE) => {
                 self.report_waiting(lock, "a node that this server does not show".to_owned());
                 log::info!("{} exists, but this server does not show it; asking another one", lock.child(SINGLE));
                 session.distrust();

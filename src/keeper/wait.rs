@@ -7,6 +7,7 @@ use super::io::KeeperIo;
 use super::place::{Claim, Place, Step, StepEnd, lacking, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
+use crate::rules::child_name::ChildName;
 use crate::rules::lease::Terms;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::{Grant, GrantedLock, Loss, Progress, QueueView, Remark, Report, Right, Unfit};
@@ -18,10 +19,11 @@ use crate::zookeeper::session::{Change, Failure, NodeStat, Session, Watch};
 
 /// What a waiter has found out about its queue.
 enum Outlook {
-    Left(String),
-    /// A contender holds, and none is left before it.
-    Holds(String),
-    /// The same list has to be looked at again: the data of the contender that we watch was written, or a node in it is no
+    Left(ChildName),
+    /// This contender says that it holds. That decides nothing, for anyone can write it; but if it is so, a list made now
+    /// will show our turn as soon as the contender has gone.
+    SaysItHolds(ChildName),
+    /// The same list has to be looked at again: the data of a contender that we watch was written, or a node in it is no
     /// contender.
     Again,
     /// The queue has to be listed anew.
@@ -100,8 +102,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
         };
         let first = named(&self.plan.request.lock).expect("the locks that were taken are those of the plan");
         let and = self.plan.request.and.iter().filter_map(named).map(granted).collect();
-        let session = first.lender.map_or(session.id(), |lender| lender.session);
-        Grant { first: granted(first), and, session }
+        let own_session = session.id();
+        let session = first.lender.map_or(own_session, |lender| lender.session);
+        Grant { first: granted(first), and, session, own_session }
     }
 
     /// Waits until no contender before our own keeps us from the lock. `nodes`: our nodes of all locks. Returns whether
@@ -121,21 +124,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 }
             };
             let (names, queue) = self.suitable(session, lock, names, claim.name()).await?;
-            // A second node of this session comes from a creation that we had given up for lost and that took
-            // effect late. It belongs to this contender, or to an earlier one whose node someone else
-            // deleted. If we left it, it would last as long as our session.
-            let is_twin = |contender: &&Contender| {
-                contender.id.is_some_and(|id| id.session() == session.id())
-                    && claim.names().all(|name| name != contender.name)
-            };
-            if let Some(twin) = queue.contenders().iter().find(is_twin) {
-                // What we may not delete goes with the session. Before our node, it would make us wait for ourselves.
-                let is_deleted = self.delete_second(session, &lock.child(&twin.name)).await?;
-                if !is_deleted && queue.comes_before(twin, claim.name()) {
-                    return Err(StepEnd::Final(Report::Lost(Loss::SessionExpired)));
-                }
+            if let Some(twin) = self.delete_twin(session, claim, &queue).await? {
                 // Not listed anew: a server that has missed the deletion would go on showing it.
-                known = Some(names.into_iter().filter(|name| *name != twin.name).collect());
+                known = Some(names.into_iter().filter(|name| *name != twin).collect());
                 continue;
             }
             if let Some(name) = queue.foreign().first() {
@@ -156,17 +147,50 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     // to have gone shows our turn, a new list would do the same, a round trip later.
                     known = match self.wait_for_change(session, nodes, claim, &queue, position, &watch).await? {
                         Outlook::Left(left) => {
-                            let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
+                            let rest: Vec<ChildName> = names.into_iter().filter(|name| *name != left).collect();
                             let queue = queue_of(lock, rest.clone())?;
                             matches!(queue.standing(claim.name()), Standing::Holds).then_some(rest)
                         }
-                        Outlook::Holds(holder) => Some(queue.names_from(&holder).map(str::to_owned).collect()),
+                        Outlook::SaysItHolds(contender) => {
+                            claim.heeded.replace(Some(contender));
+                            None
+                        }
                         Outlook::Again => Some(names),
                         Outlook::Unclear => None,
                     };
                 }
             }
         }
+    }
+
+    /// Deletes a second node of this session, if there is one, and returns its name. It comes from a creation that we had
+    /// given up for lost and that took effect late. It belongs to this contender, or to an earlier one whose node someone
+    /// else deleted. If we left it, it would last as long as our session.
+    async fn delete_twin(
+        &self,
+        session: &O::Session,
+        claim: &Claim,
+        queue: &Queue,
+    ) -> Result<Option<ChildName>, StepEnd> {
+        for contender in queue.contenders() {
+            let node = claim.lock.child(&contender.name);
+            let has_our_name = contender.id.is_some_and(|id| id.session() == session.id());
+            if !has_our_name || claim.nodes.contains(&node) || self.impostors.borrow().contains(&node) {
+                continue;
+            }
+            // Anyone can give a node such a name.
+            if self.stat_if_ours(session, &node).await?.is_none() {
+                self.impostors.borrow_mut().insert(node);
+                continue;
+            }
+            // What we may not delete goes with the session. Before our node, it would make us wait for ourselves.
+            let is_deleted = self.delete_second(session, &node).await?;
+            if !is_deleted && queue.comes_before(contender, claim.name()) {
+                return Err(StepEnd::Final(Report::Lost(Loss::SessionExpired)));
+            }
+            return Ok(Some(contender.name.clone()));
+        }
+        Ok(None)
     }
 
     /// Why we cannot wait in this queue, if we cannot: another library's recipe uses the path, or contenders ignore our
@@ -189,15 +213,15 @@ impl<O: KeeperIo> Keeper<'_, O> {
         &self,
         session: &O::Session,
         lock: &LockPath,
-        mut names: Vec<String>,
+        mut names: Vec<ChildName>,
         own: &str,
-    ) -> Result<(Vec<String>, Queue), StepEnd> {
+    ) -> Result<(Vec<ChildName>, Queue), StepEnd> {
         loop {
             names = self.without_ignored(lock, names);
             let queue = self.queue(session, lock, names.clone()).await?;
             let Some(why) = self.unsuitable(&queue, own) else {
                 if !queue.has_single() {
-                    names.retain(|name| name != SINGLE);
+                    names.retain(|name| *name != SINGLE);
                 }
                 return Ok((names, queue));
             };
@@ -224,12 +248,12 @@ impl<O: KeeperIo> Keeper<'_, O> {
     ) -> Result<Outlook, StepEnd> {
         let lock = &claim.lock;
         let next_in_line = is_next_in_line(queue, watch);
-        // If it holds, then no contender is left before it.
-        let sole = match watch {
-            [contender] => Some(*contender).filter(|contender| !next_in_line && queue.is_sole(contender)),
+        // By an old list there are others before this one. If it holds, they have gone.
+        let heeds = match watch {
+            [contender] if !next_in_line && claim.heeded.borrow().as_ref() != Some(&contender.name) => Some(*contender),
             _ => None,
         };
-        let Watching { paths, watches, hidden, nearest } = match self.set_watches(session, lock, watch, sole).await? {
+        let Watching { paths, watches, hidden, nearest } = match self.set_watches(session, lock, watch, heeds).await? {
             Watched::Set(watching) => watching,
             Watched::Known(outlook) => return Ok(outlook),
         };
@@ -244,8 +268,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Ok(match change {
                 Change::Deleted => Outlook::Left(watch[which].name.clone()),
                 // Perhaps it says that it holds.
-                Change::Data if sole.is_some() => Outlook::Again,
-                Change::Data | Change::Unknown => Outlook::Unclear,
+                Change::Data => Outlook::Again,
+                Change::Unknown => Outlook::Unclear,
             })
         };
         // The contender that is next in line beats, so that it has a lease when its turn comes.
@@ -274,14 +298,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
         found
     }
 
-    /// Watches these contenders. `sole`: the one of them before which no other is left, if it holds. Returns what is known
-    /// without a watch, if that is enough.
+    /// Watches these contenders. `heeds`: the one of them that may say that it holds. Returns what is known without a watch,
+    /// if that is enough.
     async fn set_watches(
         &self,
         session: &O::Session,
         lock: &LockPath,
         watch: &[&Contender],
-        sole: Option<&Contender>,
+        heeds: Option<&Contender>,
     ) -> Result<Watched, StepEnd> {
         // These requests leave back to back.
         let paths: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
@@ -293,8 +317,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     return Ok(Watched::Known(Outlook::Again));
                 }
                 Ok((data, stat, watch)) => {
-                    if let Some(contender) = sole.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
-                        return Ok(Watched::Known(Outlook::Holds(contender.name.clone())));
+                    if let Some(contender) = heeds.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
+                        return Ok(Watched::Known(Outlook::SaysItHolds(contender.name.clone())));
                     }
                     if watching.watches.is_empty() {
                         watching.nearest = Some((data, stat));
@@ -373,7 +397,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         nearest: Option<(Vec<u8>, NodeStat)>,
     ) -> Option<QueueView> {
         let lock = &claim.lock;
-        let holder = queue.first_holder().map(|holder| holder.name.as_str()).unwrap_or_default();
+        let holder = queue.first_holder().map(|holder| &*holder.name).unwrap_or_default();
         let read = match nearest.filter(|_| watch[0].name == holder) {
             Some(read) => Some(read),
             None => session.read(&lock.child(holder)).await.ok(),

@@ -299,7 +299,7 @@ async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Res
             Err(Failure::Denied) => {
                 let (lock, name) = node.rsplit_once('/').expect("a node of a lock");
                 let (names, watch) = session.names(lock, true).await?;
-                if !names.iter().any(|listed| listed == name) {
+                if !names.iter().any(|listed| *listed == name) {
                     return Ok(Fate::Gone);
                 }
                 watch

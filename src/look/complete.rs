@@ -9,6 +9,7 @@ use super::output::Output;
 use super::visit::{Retry, Visit};
 use super::window::Window;
 use crate::cli::{Complete, Operation};
+use crate::rules::child_name::ChildName;
 use crate::rules::last_run;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, SINGLE};
@@ -59,9 +60,9 @@ async fn search(
     let (names, _) = session.names(&typed.directory, false).await?;
     let has_own = operation.access.servers.chroot.is_empty();
     // A node with the name of a single one may be a lock as well.
-    let is_contender = |name: &str| name != SINGLE && Contender::parse(name).is_some();
-    let is_lock = |name: &str| is_plain(name) && !is_contender(name) && last_run::lock(name).is_none();
-    let is_wanted = |name: &String| name.starts_with(&typed.begun) && is_lock(name);
+    let is_contender = |name: &ChildName| *name != SINGLE && Contender::parse(name).is_some();
+    let is_lock = |name: &ChildName| is_plain(name) && !is_contender(name) && last_run::lock(name).is_none();
+    let is_wanted = |name: &ChildName| name.starts_with(&typed.begun) && is_lock(name);
     let nodes = names.into_iter().filter(is_wanted).map(|name| child(&typed.directory, &name));
     let nodes: Vec<_> = nodes.filter(|path| !has_own || path != OWN).collect();
     // If time runs out now, they are all there, if without slashes: a shell goes on as far as they agree.
@@ -95,7 +96,7 @@ async fn search(
         if contenders < names.len() {
             found.push(format!("{path}/"));
         }
-        if contenders > 0 || names.is_empty() || names.iter().any(|name| name == SINGLE) {
+        if contenders > 0 || names.is_empty() || names.iter().any(|name| *name == SINGLE) {
             found.push(path);
         }
     }

@@ -15,6 +15,7 @@ use super::{EarlyEnd, json_line};
 use crate::cli::sentences;
 use crate::cli::{List, Operation, Verbosity};
 use crate::rules::card::Card;
+use crate::rules::child_name::ChildName;
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, Queue};
@@ -114,7 +115,7 @@ async fn search(
         if may_contend {
             foreign.insert(path.clone());
         }
-        let is_like_contender = |name: &String| Contender::parse(name).is_some();
+        let is_like_contender = |name: &ChildName| Contender::parse(name).is_some();
         let below = names.iter().map(|name| (child(&path, name), is_like_contender(name)));
         ahead.extend(below.filter(|(path, _)| !has_own || path != OWN));
         let contenders: Vec<_> = names.into_iter().filter(is_like_contender).collect();
@@ -130,7 +131,10 @@ async fn search(
 }
 
 /// The locks with these contenders. Of each only the first is looked at.
-async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<String>)>) -> Result<Vec<Lock>, EarlyEnd> {
+async fn look_at_holders(
+    session: &TcpSession<'_>,
+    queues: Vec<(String, Vec<ChildName>)>,
+) -> Result<Vec<Lock>, EarlyEnd> {
     let mut locks = vec![];
     let mut window = Window::new();
     let mut asked = queues.into_iter().filter_map(|(path, names)| {

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::roster::{Entry, Roster};
 use crate::cli::sentences;
+use crate::rules::child_name::ChildName;
 use crate::rules::duration::{show_age, show_measured};
 use crate::rules::last_run::LastRun;
 use crate::rules::lock_path::LockPath;
@@ -69,7 +70,7 @@ fn last_run(last: &LastRun) -> String {
     format!("last success{host}: began {}, took {took}", short(&last.began().unwrap_or_default()))
 }
 
-fn strangers(names: &[String]) -> String {
+fn strangers(names: &[ChildName]) -> String {
     let shown: Vec<_> = names.iter().take(NAMED).map(|name| printable(name)).collect();
     let more = match names.len() - shown.len() {
         0 => String::new(),

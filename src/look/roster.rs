@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::rules::card::Card;
+use crate::rules::child_name::ChildName;
 use crate::rules::queue::{Contender, ContenderId, Queue, Recipe, Standing};
 use crate::rules::rfc3339::rfc3339;
 
@@ -24,7 +25,7 @@ pub struct SeenNode {
 
 /// A contender, as `status` and `list` tell of it. As JSON, this is part of what users rely on: docs/status.schema.json.
 ///
-/// All texts but the names of nodes are printable ([`crate::rules::text`]).
+/// All texts are printable ([`crate::rules::text`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
     /// Its place in the queue, counted from 1.
@@ -60,7 +61,7 @@ pub struct Roster {
     /// The contenders. The nodes of one contender are one entry.
     pub contenders: Vec<Entry>,
     /// The names of the children that are no contenders. Not safe to print as they are.
-    pub foreign: Vec<String>,
+    pub foreign: Vec<ChildName>,
     /// The recipe of another library that uses this path, and does not queue with contenders.
     pub recipe: Option<Recipe>,
     /// The sequence numbers are used up: the order may not be that of arrival.
@@ -69,7 +70,7 @@ pub struct Roster {
 
 impl Roster {
     /// From the names of all children of a lock's node, in any order, and what is known of those that are contenders.
-    pub fn new(names: impl IntoIterator<Item = String>, seen: &HashMap<String, SeenNode>) -> Self {
+    pub fn new(names: impl IntoIterator<Item = ChildName>, seen: &HashMap<ChildName, SeenNode>) -> Self {
         let queue =
             Queue::as_numbered(names).without(|name| seen.get(name).is_some_and(|seen| seen.session == Some(0)));
         let mut contenders: Vec<Entry> = vec![];
@@ -80,7 +81,7 @@ impl Roster {
             let id = own_id(contender, seen);
             if let Some(place) = id.and_then(|id| places.get(&id)) {
                 let first: &mut Entry = &mut contenders[*place];
-                first.nodes.push(contender.name.clone());
+                first.nodes.push(contender.name.to_string());
                 continue;
             }
             id.map(|id| places.insert(id, contenders.len()));
@@ -114,8 +115,8 @@ fn entry(position: usize, contender: &Contender, holds: bool, seen: &SeenNode) -
     Entry {
         position,
         holds,
-        node: contender.name.clone(),
-        nodes: vec![contender.name.clone()],
+        node: contender.name.to_string(),
+        nodes: vec![contender.name.to_string()],
         session: seen.session.map(|session| format!("{session:#x}")),
         token: seen.token,
         mode: contender.mode.to_string(),
@@ -142,8 +143,8 @@ mod tests {
 
     const SESSION: i64 = 0x100;
 
-    fn own(session: i64, dialect: Dialect, mode: Mode, sequence: i32) -> String {
-        format!("{}{sequence:010}", ContenderId::new(session, 1).prefix(dialect, mode))
+    fn own(session: i64, dialect: Dialect, mode: Mode, sequence: i32) -> ChildName {
+        format!("{}{sequence:010}", ContenderId::new(session, 1).prefix(dialect, mode)).as_str().into()
     }
 
     fn seen(session: i64, token: i64) -> SeenNode {
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    fn roster(nodes: Vec<(String, SeenNode)>) -> Roster {
+    fn roster(nodes: Vec<(ChildName, SeenNode)>) -> Roster {
         let names: Vec<_> = nodes.iter().rev().map(|(name, _)| name.clone()).collect();
         Roster::new(names, &nodes.into_iter().collect())
     }
@@ -172,14 +173,14 @@ mod tests {
         let roster = roster(vec![
             (own(SESSION, Dialect::Curator, Mode::Shared, 1), seen(SESSION, 11)),
             (own(SESSION + 1, Dialect::CuratorRw, Mode::Shared, 2), seen(SESSION + 1, 12)),
-            ("x-72057594037927936-0000000003".to_owned(), seen(72_057_594_037_927_936, 13)),
-            ("_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-__READ__0000000004".to_owned(), seen(9, 14)),
-            ("config".to_owned(), SeenNode::default()),
+            ("x-72057594037927936-0000000003".into(), seen(72_057_594_037_927_936, 13)),
+            ("_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-__READ__0000000004".into(), seen(9, 14)),
+            ("config".into(), SeenNode::default()),
         ]);
         let expected =
             [(1, true, "zklock", 1), (2, true, "zklock", 1), (3, false, "writelock", 1), (4, false, "curator", 1)];
         assert_eq!(places(&roster), expected);
-        assert_eq!((roster.holders(), roster.waiters(), &roster.foreign[..]), (2, 2, &["config".to_owned()][..]));
+        assert_eq!((roster.holders(), roster.waiters(), &roster.foreign[..]), (2, 2, &[ChildName::from("config")][..]));
     }
 
     #[test]
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_null() {
-        let roster = roster(vec![("mine-lock-0000000001".to_owned(), SeenNode::default())]);
+        let roster = roster(vec![("mine-lock-0000000001".into(), SeenNode::default())]);
         let json = serde_json::to_value(&roster.contenders[0]).unwrap();
         let known: Vec<_> = json.as_object().unwrap().iter().filter(|(_, value)| !value.is_null()).collect();
         let known: Vec<_> = known.into_iter().map(|(name, _)| name.as_str()).collect();
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn used_up_numbers_are_said() {
-        let roster = roster(vec![("a-lock--000000001".to_owned(), SeenNode::default())]);
+        let roster = roster(vec![("a-lock--000000001".into(), SeenNode::default())]);
         assert!(roster.is_exhausted);
         assert_eq!(roster.contenders.len(), 1);
     }

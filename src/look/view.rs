@@ -8,6 +8,7 @@ use super::EarlyEnd;
 use super::roster::{Roster, SeenNode};
 use super::window::Window;
 use crate::rules::card::Card;
+use crate::rules::child_name::ChildName;
 use crate::rules::last_run::{self, LastRun};
 use crate::rules::lock_path::LockPath;
 use crate::rules::queue::Contender;
@@ -20,7 +21,7 @@ pub(super) struct LockView<'a> {
     is_watched: bool,
     /// On the lock's children, or on its coming into being.
     list: Option<Watch>,
-    nodes: HashMap<String, (SeenNode, Option<Watch>)>,
+    nodes: HashMap<ChildName, (SeenNode, Option<Watch>)>,
     /// The last successful run, once it was looked for, and the watch on its record, or on the record's coming into being.
     last: Option<(Option<LastRun>, Option<Watch>)>,
 }
@@ -94,14 +95,14 @@ impl<'a> LockView<'a> {
     async fn look_at_contenders(
         &mut self,
         session: &TcpSession<'_>,
-        names: &[String],
-    ) -> Result<HashSet<String>, EarlyEnd> {
+        names: &[ChildName],
+    ) -> Result<HashSet<ChildName>, EarlyEnd> {
         let mut gone = HashSet::new();
-        let listed: HashSet<_> = names.iter().map(String::as_str).collect();
-        self.nodes.retain(|name, _| listed.contains(name.as_str()));
+        let listed: HashSet<_> = names.iter().collect();
+        self.nodes.retain(|name, _| listed.contains(name));
         let unknown = names.iter().filter(|name| Contender::parse(name).is_some() && !self.nodes.contains_key(*name));
         let mut unknown = unknown.cloned().collect::<Vec<_>>().into_iter();
-        let ask = |name: String| {
+        let ask = |name: ChildName| {
             let reply = session.look(&self.lock.child(&name), self.is_watched);
             (name, reply)
         };

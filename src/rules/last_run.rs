@@ -135,6 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::child_name::ChildName;
     use crate::rules::queue::Contender;
     use crate::rules::text::is_printable;
 
@@ -231,7 +232,7 @@ mod tests {
         fn no_record_passes_for_a_contender(
             name in "[a-z0-9_-]{0,40}(-lock-|__lock__|__WRIT__|x-[0-9]{1,9}-|n_|latch-)?[0-9]{0,10}",
         ) {
-            prop_assert_eq!(Contender::parse(&path(&name)), None);
+            prop_assert_eq!(Contender::parse(&ChildName::from(path(&name).as_str())), None);
         }
     }
 }

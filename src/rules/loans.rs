@@ -76,9 +76,10 @@ impl<P> Borrowing<P> {
         Borrowing { offers: self.offers.iter().map(loan).collect() }
     }
 
-    /// Whether a holder lends its lock to the run of this supervisor. `holder` is its card, `own` that of the
-    /// run. Host names say nothing: containers have copies of them, or all have different ones.
-    pub fn judge(&self, holder: &Card, own: &Card, supervisor: u32, processes: &impl Processes) -> Loan {
+    /// Whether a holder lends its lock to the run of this supervisor. `holder` is the card in its node, `owner` the session to
+    /// which the node belongs, `own` the card of the run. Host names say nothing: containers have copies of them, or all have
+    /// different ones. Anybody can copy a card into a node, but not into a node of the lender's session.
+    pub fn judge(&self, holder: &Card, owner: i64, own: &Card, supervisor: u32, processes: &impl Processes) -> Loan {
         let Some((pid, started)) = holder.pid.zip(holder.started) else { return Loan::Stranger };
         if own.boot_id.is_some() && holder.boot_id != own.boot_id {
             return Loan::Stranger;
@@ -90,6 +91,9 @@ impl<P> Borrowing<P> {
         }
         let lender = ProcessIdentity { pid, started };
         let offer = self.offers.iter().find(|(offer, _)| offer.lender == lender);
+        if offer.is_some_and(|(offer, _)| offer.session != owner) {
+            return Loan::Stranger;
+        }
         let root = offer.map_or(lender, |(offer, _)| offer.root);
         // What cannot be found out may be so: to wait for a run above us would be to wait for ever.
         match (processes.is_above(root, supervisor), offer) {
@@ -130,14 +134,14 @@ mod tests {
     #[test]
     fn what_cannot_be_found_out_may_be_above_us() {
         let lender = ProcessIdentity { pid: 7, started: 1 };
-        let offer = Offer { lender, root: lender, descriptor: 5, inode: 6 };
+        let offer = Offer { lender, root: lender, descriptor: 5, inode: 6, session: 8 };
         let own = Card { pid_ns: Some(4), boot_id: Some("this one".to_owned()), ..Card::default() };
         let holder = Card { pid: Some(7), started: Some(1), ..own.clone() };
         for can_be_seen in [true, false] {
             let hidden = Hidden { can_be_seen };
             let mut borrowing = Borrowing::new(&[offer]);
             borrowing.borrow(&hidden);
-            assert_eq!(borrowing.judge(&holder, &own, 9, &hidden), Loan::OutOfReach(Barrier::Foreign));
+            assert_eq!(borrowing.judge(&holder, 8, &own, 9, &hidden), Loan::OutOfReach(Barrier::Foreign));
         }
     }
 }

@@ -124,6 +124,8 @@ pub struct Grant {
     pub and: Vec<GrantedLock>,
     /// The session to which the first one's node belongs.
     pub session: i64,
+    /// Our own session: another one if the first lock is lent to us.
+    pub own_session: i64,
 }
 
 impl Grant {

@@ -4,6 +4,7 @@
 //! simulator drive the very code that ships.
 
 pub mod card; // what a contender's node says of it
+pub mod child_name; // names of nodes, as a server lists them
 pub mod closings; // servers that close the connection over the same request each time
 pub mod contacts; // when the servers last heard from us
 pub mod duration; // durations, as users write and read them

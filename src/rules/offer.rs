@@ -20,16 +20,18 @@ pub struct Offer {
     pub descriptor: u32,
     /// The inode of that pipe.
     pub inode: u64,
+    /// The session to which all nodes belong that it lends.
+    pub session: i64,
 }
 
 /// The form of an offer as text. With an offer of another form nothing is borrowed: zklock refuses to wait for a run above it
 /// that it does not understand.
-const FORM: u64 = 3;
+const FORM: u64 = 4;
 
 impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lender, root, descriptor, inode } = self;
-        write!(f, "{FORM} {lender} {root} {descriptor} {inode}")
+        let Self { lender, root, descriptor, inode, session } = self;
+        write!(f, "{FORM} {lender} {root} {descriptor} {inode} {}", session.cast_unsigned())
     }
 }
 
@@ -37,10 +39,11 @@ impl Offer {
     /// Reads what `Display` writes; `None`: it is not what a run tells.
     pub fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
-        let [FORM, pid, started, root, root_started, descriptor, inode] = *numbers else { return None };
+        let [FORM, pid, started, root, root_started, descriptor, inode, session] = *numbers else { return None };
         let process = |pid: u64, started| Some(ProcessIdentity { pid: pid.try_into().ok()?, started });
         let (lender, root) = (process(pid, started)?, process(root, root_started)?);
-        Some(Self { lender, root, descriptor: descriptor.try_into().ok()?, inode })
+        let session = session.cast_signed();
+        Some(Self { lender, root, descriptor: descriptor.try_into().ok()?, inode, session })
     }
 }
 
@@ -52,7 +55,7 @@ pub enum Loan {
     Lent(ProcessIdentity),
     /// It is a run that we descend from, but its command has ended: it is about to release the lock.
     Over,
-    /// It is not a run that we descend from.
+    /// It is not a run that we descend from, or the node is not of that run's session: it bears a copy of its card.
     Stranger,
     /// It is, or may be, a run that we descend from. We cannot borrow from it, and would wait for ourselves.
     OutOfReach(Barrier),
@@ -79,13 +82,13 @@ mod tests {
             "",
             " ",
             "1 2 3 4 5",
-            "2 1 2 3 4 5 6",
-            "3 1 2 3 4 5",
-            "3 1 2 3 4 5 6 7",
-            "3 1  2 3 4 5 6",
-            "3 1 2 3 4 5 -6",
-            "3 1 2 3 4 5 x",
-            "3 4294967296 2 3 4 5 6",
+            "3 1 2 3 4 5 6",
+            "4 1 2 3 4 5 6",
+            "4 1 2 3 4 5 6 7 8",
+            "4 1  2 3 4 5 6 7",
+            "4 1 2 3 4 5 6 -7",
+            "4 1 2 3 4 5 6 x",
+            "4 4294967296 2 3 4 5 6 7",
         ] {
             assert_eq!(Offer::parse(text), None, "{text:?}");
         }
@@ -93,9 +96,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn offers_come_back_as_they_were_written(pid: u32, started: u64, descriptor: u32, inode: u64) {
+        fn offers_come_back_as_they_were_written(pid: u32, started: u64, descriptor: u32, inode: u64, session: i64) {
             let (lender, root) = (ProcessIdentity { pid, started }, ProcessIdentity { pid: descriptor, started: inode });
-            let offer = Offer { lender, root, descriptor, inode };
+            let offer = Offer { lender, root, descriptor, inode, session };
             prop_assert_eq!(Offer::parse(&offer.to_string()), Some(offer));
         }
     }

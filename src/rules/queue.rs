@@ -13,6 +13,7 @@ use std::num::NonZeroU32;
 pub use names::{Contender, ContenderId, Dialect, SINGLE, is_numbered};
 pub use recipes::Recipe;
 
+use super::child_name::ChildName;
 use super::mode::Mode;
 
 /// The first sequence number that is refused.
@@ -45,7 +46,7 @@ pub enum Standing<'q> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     contenders: Vec<Contender>,
-    foreign: Vec<String>,
+    foreign: Vec<ChildName>,
 }
 
 impl Queue {
@@ -55,17 +56,16 @@ impl Queue {
     ///
     /// [`Exhausted`] when the sequence number of some contender says that the order is no longer
     /// that of arrival, or soon will not be.
-    pub fn from_children<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Result<Self, Exhausted> {
+    pub fn from_children(names: impl IntoIterator<Item = ChildName>) -> Result<Self, Exhausted> {
         let queue = Self::as_numbered(names);
         if queue.is_exhausted() { Err(Exhausted) } else { Ok(queue) }
     }
 
     /// The same, to be looked at only: the order is that of the numbers, even where it is not that of arrival.
-    pub fn as_numbered<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
+    pub fn as_numbered(names: impl IntoIterator<Item = ChildName>) -> Self {
         let mut contenders = Vec::new();
         let mut foreign = Vec::new();
         for name in names {
-            let name = name.into();
             match Contender::parse(&name) {
                 Some(contender) => contenders.push(contender),
                 None => foreign.push(name),
@@ -90,7 +90,7 @@ impl Queue {
 
     /// The same if the nodes with these names are not ephemeral: then they are no contenders but, for example, locks below
     /// this one.
-    pub fn without(mut self, is_foreign: impl Fn(&str) -> bool) -> Self {
+    pub fn without(mut self, is_foreign: impl Fn(&ChildName) -> bool) -> Self {
         self.foreign.extend(self.contenders.extract_if(.., |node| is_foreign(&node.name)).map(|node| node.name));
         self.foreign.sort_unstable();
         self
@@ -103,7 +103,7 @@ impl Queue {
 
     /// Whether `first` is before the contender with this name.
     pub fn comes_before(&self, first: &Contender, name: &str) -> bool {
-        let mut both = self.contenders.iter().filter(|contender| [&first.name, name].contains(&&*contender.name));
+        let mut both = self.contenders.iter().filter(|contender| [&*first.name, name].contains(&&*contender.name));
         both.next() == Some(first) && both.next().is_some()
     }
 
@@ -121,7 +121,7 @@ impl Queue {
 
     /// The names of the children that are not contenders. No contender waits for them. Not safe to print
     /// as they are.
-    pub fn foreign(&self) -> &[String] {
+    pub fn foreign(&self) -> &[ChildName] {
         &self.foreign
     }
 
@@ -182,21 +182,6 @@ impl Queue {
             let trusted = trusting && other.reads == Dialect::Kazoo;
             !trusted && !dialects.contains(&other.reads)
         })
-    }
-
-    /// Whether this contender is one of zklock's that waits for all those before it, and has no other node. Once it says
-    /// that it holds, none of those is left.
-    pub fn is_sole(&self, contender: &Contender) -> bool {
-        let id = contender.id;
-        contender.mode == Mode::Exclusive
-            && id.is_some()
-            && self.contenders.iter().filter(|other| other.id == id).count() == 1
-    }
-
-    /// The names of all children but the contenders before this one.
-    pub fn names_from(&self, first: &str) -> impl Iterator<Item = &str> {
-        let rest = &self.contenders[self.find(first).unwrap_or(0)..];
-        rest.iter().map(|contender| &contender.name).chain(&self.foreign).map(String::as_str)
     }
 
     fn find(&self, name: &str) -> Option<usize> {

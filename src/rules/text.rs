@@ -38,6 +38,11 @@ pub fn legible(name: &str) -> String {
     name.chars().map(|character| if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
 }
 
+/// Whether [`legible`] would show the name as it is.
+pub fn is_legible(name: &str) -> bool {
+    !name.contains(is_unsafe)
+}
+
 /// A text in JSON with escapes for the characters that [`printable`] replaces: another program reads the same, and a
 /// terminal shows it as it is.
 pub fn escaped_json(json: &str) -> String {

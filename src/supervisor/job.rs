@@ -1,6 +1,5 @@
 //! What runs under the lock: the guard, the command and its descendants; later the command of `--on-lost`.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
@@ -337,7 +336,6 @@ impl Job {
     }
 
     pub(super) fn start_on_lost(&mut self, line: &CommandLine, variables: &[Variable]) -> io::Result<()> {
-        let variables = variables.iter().map(|(name, value)| (OsString::from(name), value.clone()));
         self.on_lost = Some(Launch::new(Program { line }, !self.shares_group, variables)?);
         Ok(())
     }

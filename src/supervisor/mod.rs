@@ -234,11 +234,12 @@ impl<'p> Supervisor<'p> {
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
         if let Some(fence) = &self.plan.fence {
-            variables = vec![(environment::TOKEN, fence.token.to_string().into())];
+            variables = vec![environment::token(fence.token)];
         } else {
             let lent = &keeper.ties.lent;
             let root = self.caller.as_ref().map_or(Some(lent.lender()), Caller::process);
-            variables.extend(root.and_then(|root| lent.offer(root)).map(|offer| environment::lender(&offer)));
+            let offer = root.and_then(|root| lent.offer(root, grant.own_session));
+            variables.extend(offer.map(|offer| environment::lender(&offer, &self.plan.request.offers)));
         }
         match self.job.start(self.command, &mut keeper.ties, &descriptors, &variables, until) {
             Ok(()) => {

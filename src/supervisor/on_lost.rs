@@ -1,10 +1,10 @@
 //! The command of `--on-lost`.
 
-use std::ffi::OsString;
 use std::io;
 
 use nix::unistd::{ForkResult, Pid, fork, setpgid};
 
+use crate::cli::environment::Variable;
 use crate::guard::program::{Call, FailurePipe, Program};
 
 /// A program that runs as a child of ours, apart from the lock.
@@ -18,11 +18,7 @@ pub(super) struct Launch {
 impl Launch {
     /// Forks a child that becomes `program`. The error is that of fork(2) or pipe(2); for later ones see
     /// [`failure`](Self::failure). This process must have one thread only.
-    pub(super) fn new(
-        program: Program<'_>,
-        own_group: bool,
-        variables: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> io::Result<Self> {
+    pub(super) fn new(program: Program<'_>, own_group: bool, variables: &[Variable]) -> io::Result<Self> {
         let (failure, report) = FailurePipe::pipe()?;
         let join_group = move |pid: Pid| if own_group { setpgid(pid, pid) } else { Ok(()) };
         #[expect(unsafe_code, reason = "the program's process is a fork of this one")]

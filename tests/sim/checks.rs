@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use zklock::rules::child_name::ChildName;
 use zklock::rules::event::CommandEnd;
 use zklock::rules::lease::Terms;
 use zklock::rules::message::{Grant, GrantedLock};
@@ -13,6 +14,7 @@ use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
 use crate::hold::Hold;
+use crate::liar::LIAR;
 use crate::nested::Proc;
 use crate::servers::Session;
 use crate::state::{Event, KeeperState, MS, State, Time, micros};
@@ -50,7 +52,7 @@ impl State {
     /// know of yet.
     fn is_unheard(&self, granted: &GrantedLock) -> bool {
         let name = granted.node.rsplit('/').next().unwrap_or_default();
-        let id = Contender::parse(name).and_then(|contender| contender.id);
+        let id = contender(name).and_then(|contender| contender.id);
         let session = id.and_then(|id| self.servers.sessions.get(self.servers.session_of(id.session())));
         session.is_some_and(|session| self.now <= session.unheard_until)
     }
@@ -154,7 +156,7 @@ impl State {
         let used = |host: usize| self.hosts[host].grant.iter().flat_map(Grant::all);
         let is_exclusive = |granted: &GrantedLock| {
             let name = granted.node.rsplit('/').next().unwrap_or_default();
-            Contender::parse(name).is_none_or(|contender| contender.mode == Mode::Exclusive)
+            contender(name).is_none_or(|contender| contender.mode == Mode::Exclusive)
         };
         used(one)
             .any(|a| used(other).any(|b| a.lock == b.lock && a.node != b.node && (is_exclusive(a) || is_exclusive(b))))
@@ -201,7 +203,7 @@ impl State {
         let is_shown = |granted: &GrantedLock| {
             let (lock, name) = granted.node.rsplit_once('/').unwrap_or_default();
             let list = listed.iter().find(|(path, _)| path == lock);
-            list.is_none_or(|(_, names)| names.iter().any(|other| other == name))
+            list.is_none_or(|(_, names)| names.iter().any(|other| *other == name))
         };
         let missing = grant.all().find(|granted| !is_shown(granted)).filter(|_| self.hosts[*host].nesting.is_none());
         if let Some(granted) = missing {
@@ -272,13 +274,13 @@ impl State {
     fn entitled(&self, path: &str) -> Result<(), String> {
         let (lock, name) = path.rsplit_once('/').unwrap_or_default();
         // A node that was created anew, or that has come back with an older copy of the data, has a low number, but comes
-        // after those that saw it go.
+        // after those that saw it go. A liar gives its nodes any number.
         let is_anew = |name: &&str| {
             let node = self.servers.head.get(&format!("{lock}/{name}"));
-            node.is_some_and(|node| node.owner == 0 || self.servers.raised.contains(&node.path))
+            node.is_some_and(|node| [0, LIAR].contains(&node.owner) || self.servers.raised.contains(&node.path))
         };
         let names = self.servers.head.children(lock).filter(|name| !is_anew(name));
-        let contenders: Vec<Contender> = names.filter_map(Contender::parse).collect();
+        let contenders: Vec<Contender> = names.filter_map(contender).collect();
         let Some(ours) = contenders.iter().find(|contender| contender.name == name) else {
             return Err(format!("{path} does not exist"));
         };
@@ -326,10 +328,10 @@ impl State {
     /// permits, may wake together; so may those whose server hides a contender between them.
     pub(crate) fn check_wakes(&mut self, path: &str) {
         let Some((lock, name)) = path.rsplit_once('/') else { return };
-        let exclusive = |name: &str| Contender::parse(name).is_some_and(|contender| contender.mode == Mode::Exclusive);
+        let exclusive = |name: &str| contender(name).is_some_and(|contender| contender.mode == Mode::Exclusive);
         let Some(owner) = self.servers.head.get(path).map(|node| node.owner) else { return };
         let hides = self.servers.all.iter().any(|server| !server.lacks.is_empty());
-        if hides || !exclusive(name) || !self.servers.head.children(lock).all(exclusive) {
+        if hides || self.is_lied_to(lock) || !exclusive(name) || !self.servers.head.children(lock).all(exclusive) {
             return;
         }
         let watchers = self.watchers(path, owner);
@@ -440,4 +442,8 @@ impl State {
 /// Whether `--kill-after` fits a session timeout.
 fn has_room(settings: &Settings, timeout: Time) -> bool {
     Terms::new(Duration::from_micros(timeout), settings.kill_after).is_ok()
+}
+
+fn contender(name: &str) -> Option<Contender> {
+    Contender::parse(&ChildName::parse(name)?)
 }

@@ -54,6 +54,8 @@ kinds! {
     RemakeNode, RemoveRemade,
     /// An operator deletes a contender's node, ends its session, or writes to its node.
     DeleteNode, ExpireSession, SetData,
+    /// A client that lies creates a node that looks like a contender's, or writes into it; and deletes all of them.
+    Forge, RemoveForged,
     /// A contender is asked to give up, by the data of its node.
     Revoke,
     /// SIGTERM to zklock.

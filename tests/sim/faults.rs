@@ -5,6 +5,7 @@ use zklock::rules::revocation::{CURATOR_MARKER, Revocation};
 use zklock::rules::signal::Signal;
 
 use crate::coverage::{Kind, list};
+use crate::liar::LIAR;
 use crate::state::{Event, MS, Path, State, Time};
 
 /// A fault that lasts for a while, at one host or at the server that it is connected to.
@@ -152,8 +153,9 @@ impl State {
             }
             Kind::Ghost => self.servers.all.len() > 1,
             Kind::Lacking => self.servers.all.len() > 1 && self.node_of(fault.host).is_some(),
-            // What an operator has created would come back and stay.
-            Kind::Restore => self.servers.lost.is_empty() && self.remade.is_empty(),
+            // What an operator or a liar has created would come back and stay.
+            Kind::Restore => self.servers.lost.is_empty() && self.remade.is_empty() && self.forged.is_empty(),
+            Kind::Forge => self.can_forge(fault.host),
             Kind::ReapParent => self.servers.head.children(&lock_path(host.lock)).next().is_none(),
             _ => true,
         }
@@ -163,7 +165,7 @@ impl State {
     fn node_of(&self, host: usize) -> Option<String> {
         let sessions = &self.servers.sessions;
         let nodes = self.servers.head.nodes().iter();
-        let mut owned = nodes.filter(|node| node.owner != 0);
+        let mut owned = nodes.filter(|node| node.owner != 0 && node.owner != LIAR);
         let node = owned.find(|node| sessions[self.servers.session_of(node.owner)].host == host)?;
         Some(node.path.to_string())
     }
@@ -371,6 +373,11 @@ impl State {
                 signals.push((Signal::TERM, false));
                 self.wake_supervisor(host);
             }
+            Kind::Forge => {
+                self.forge(host);
+                self.after(time, later(Kind::RemoveForged));
+            }
+            Kind::RemoveForged => self.remove_forged(),
             Kind::ReapParent => self.operate(&lock_path(self.hosts[host].lock), None),
             _ => unreachable!("{kind:?} is not a fault"),
         }

@@ -13,6 +13,7 @@ mod faults;
 mod guard;
 mod hold;
 mod host;
+mod liar;
 mod nested;
 mod network;
 mod once_per;

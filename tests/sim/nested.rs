@@ -173,10 +173,11 @@ impl State {
 
     /// What this run tells its command.
     fn offer(&self, host: usize) -> Offer {
-        let Host { hold, lending, .. } = &self.hosts[host];
+        let Host { hold, lending, grant, .. } = &self.hosts[host];
         let root = if hold.is_some() { caller_pid(host) } else { pid(host) };
         let root = ProcessIdentity { pid: root, started: STARTED };
-        Offer { lender: lender(host), root, descriptor: DESCRIPTOR, inode: lending.inode }
+        let session = grant.as_ref().map_or(0, |grant| grant.own_session);
+        Offer { lender: lender(host), root, descriptor: DESCRIPTOR, inode: lending.inode, session }
     }
 
     /// The command of a run has begun: it will start these.

@@ -22,6 +22,7 @@ use crate::chance::Chance;
 use crate::coverage::{Coverage, Kind};
 use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, REGRANTING, Trap, UNTOLD, some_time};
 use crate::host::{Host, Script};
+use crate::liar::lie;
 use crate::nested::{lender, nest};
 use crate::servers::Servers;
 use crate::state::{Event, MS, State, Time};
@@ -294,7 +295,12 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
             host.script.stubborn = true;
         }
     }
-    // Another one of its own, for the same reason. A nested run takes an outer one for a waiter if a node has come
+    // Another one of its own, for the same reason.
+    let mut lying = Rng::with_seed(seed.rotate_left(16));
+    if lying.u32(0..6) == 0 && !remade && !restored {
+        lie(&mut lying, &mut state, timeout);
+    }
+    // And another one. A nested run takes an outer one for a waiter if a node has come
     // before it.
     let mut nesting = Rng::with_seed(seed.rotate_left(32));
     if nesting.u32(0..8) == 0 && !remade && !restored {

@@ -844,7 +844,12 @@ impl State {
 
     /// Creates a node that belongs to no session, as an operator does with a client of their own.
     pub(crate) fn remake(&mut self, path: &str) {
-        let node = Node::new(path, Rc::from([]), 0, self.servers.log.len() as i64 + 1, self.servers_clock());
+        self.create_for(path, Rc::from([]), 0);
+    }
+
+    /// Creates a node that belongs to this session, of which there is no more.
+    pub(crate) fn create_for(&mut self, path: &str, data: Rc<[u8]>, owner: i64) {
+        let node = Node::new(path, data, owner, self.servers.log.len() as i64 + 1, self.servers_clock());
         self.commit(Transaction { effects: vec![Effect::Create(node)], origin: None, closes: None });
     }
 }

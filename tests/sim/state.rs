@@ -5,6 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
+use zklock::rules::child_name::ChildName;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
 use zklock::rules::loans::Borrowing;
@@ -107,7 +108,7 @@ pub(crate) struct KeeperState {
     /// The server that is asked last.
     pub(crate) distrusted: Option<usize>,
     /// The children of each lock in the last list that it has read since it created a node.
-    pub(crate) listed: Vec<(String, Vec<String>)>,
+    pub(crate) listed: Vec<(String, Vec<ChildName>)>,
     /// How often it was polled.
     pub(crate) turn: u64,
     /// When it asks to be polled again, and when it will be.
@@ -161,6 +162,8 @@ pub(crate) struct State {
     pub(crate) traps: Vec<Trap>,
     /// The nodes that operators have created in place of others. No server misses their deletion.
     pub(crate) remade: Vec<String>,
+    /// The nodes that a liar has created.
+    pub(crate) forged: Vec<String>,
     /// Whether there has been a fault, whether one of them keeps a keeper from hearing or a guard from acting, and whether
     /// there has been at most one of these.
     pub(crate) faulty: bool,
@@ -189,6 +192,7 @@ impl State {
             dead: vec![],
             traps: vec![],
             remade: vec![],
+            forged: vec![],
             faulty: false,
             disturbed: false,
             calm: true,

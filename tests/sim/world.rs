@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use zklock::keeper::io::KeeperIo;
 use zklock::rules::card::Card;
+use zklock::rules::child_name::ChildName;
 use zklock::rules::contacts::Contact;
 use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
@@ -292,10 +293,10 @@ impl KeeperIo for SimIo {
         state.recall_by_keeper(host)
     }
 
-    fn loan(&self, holder: &Card) -> Loan {
+    fn loan(&self, holder: &Card, owner: i64) -> Loan {
         let mut state = self.state.borrow_mut();
         let keeper = &state.keepers[self.keeper];
-        let loan = keeper.loans.judge(holder, &self.card, pid(keeper.host), &Proc(&state));
+        let loan = keeper.loans.judge(holder, owner, &self.card, pid(keeper.host), &Proc(&state));
         let host = keeper.host;
         state.note(|| format!("keeper {} of host {host}: {loan:?}", self.keeper));
         if loan == Loan::Over {
@@ -366,7 +367,7 @@ impl Session for SimSession {
         self.session.distrust();
     }
 
-    fn watch_children(&self, path: &str) -> Expected<'_, (Vec<String>, Watch)> {
+    fn watch_children(&self, path: &str) -> Expected<'_, (Vec<ChildName>, Watch)> {
         self.session.watch_children(path)
     }
 
@@ -399,7 +400,7 @@ impl Session for SimSession {
         self.session.create_parents(path, containers)
     }
 
-    fn children(&self, path: &str) -> Expected<'_, Vec<String>> {
+    fn children(&self, path: &str) -> Expected<'_, Vec<ChildName>> {
         let (path, names) = (path.to_owned(), self.session.children(path));
         Box::pin(async move {
             let names = names.await?;

@@ -23,8 +23,11 @@ fn expect_over(lending: &Lending) {
 
 /// To what is below this process.
 fn offer(lending: &Lending) -> Offer {
-    lending.offer(this()).unwrap()
+    lending.offer(this(), SESSION).unwrap()
 }
+
+/// To which the nodes of a lender belong.
+const SESSION: i64 = -7;
 
 fn this() -> ProcessIdentity {
     let pid = std::process::id();
@@ -162,10 +165,12 @@ fn who_lends_us_a_lock() {
     let mut sleep = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let (own, nested) = (Card { host: Some("db3".to_owned()), ..card(this()) }, sleep.id());
     let mut borrowed = borrowing(offer);
-    let judge = |borrowing: &BorrowedPipes, holder: &Card| borrowing.judge(holder, &own, nested, &Proc);
+    let judge = |borrowing: &BorrowedPipes, holder: &Card| borrowing.judge(holder, SESSION, &own, nested, &Proc);
 
     let holder = card(offer.lender);
     assert_eq!(judge(&borrowed, &holder), Loan::Lent(offer.lender));
+    // Its card, in a node of another session.
+    assert_eq!(borrowed.judge(&holder, SESSION + 1, &own, nested, &Proc), Loan::Stranger);
     let none = BorrowedPipes::new(&[]);
     assert_eq!(judge(&none, &holder), Loan::OutOfReach(Barrier::NoOffer));
 
@@ -180,14 +185,14 @@ fn who_lends_us_a_lock() {
         assert_eq!(judge(&borrowed, &stranger), Loan::Stranger, "{stranger:?}");
     }
     let masked = Card { boot_id: None, ..own.clone() };
-    assert_eq!(borrowed.judge(&holder, &masked, nested, &Proc), Loan::OutOfReach(Barrier::Foreign));
+    assert_eq!(borrowed.judge(&holder, SESSION, &masked, nested, &Proc), Loan::OutOfReach(Barrier::Foreign));
     let elsewhere = borrowing(Offer { root: ProcessIdentity { pid: u32::MAX, started: 1 }, ..offer });
     assert_eq!(judge(&elsewhere, &holder), Loan::Stranger);
     let container = Card { pid_ns: Some(1), ..holder.clone() };
     assert_eq!(judge(&borrowed, &container), Loan::OutOfReach(Barrier::Foreign));
     // Its start is counted from another boot.
     let elsewhen = Card { time_ns: Some(1), started: Some(0), ..holder.clone() };
-    let elsewhen = borrowed.judge(&elsewhen, &Card { time_ns: Some(2), ..own.clone() }, nested, &Proc);
+    let elsewhen = borrowed.judge(&elsewhen, SESSION, &Card { time_ns: Some(2), ..own.clone() }, nested, &Proc);
     assert_eq!(elsewhen, Loan::OutOfReach(Barrier::Foreign));
     // Before Linux 5.6, or an older zklock.
     assert_eq!(judge(&borrowed, &Card { time_ns: None, ..holder.clone() }), Loan::Lent(offer.lender));

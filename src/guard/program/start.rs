@@ -4,7 +4,7 @@
 //! can come. So nobody waits for it, and whether there was a command is found out when the child is reaped.
 
 use std::convert::Infallible;
-use std::ffi::{CString, OsString};
+use std::ffi::CString;
 use std::fmt;
 use std::io;
 use std::iter;
@@ -16,7 +16,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::{execve, execvpe, pipe2, read, write};
 
 use crate::cli::CommandLine;
-use crate::cli::environment;
+use crate::cli::environment::{self, Variable};
 use crate::system::fork::exit_now;
 use crate::system::signals;
 
@@ -28,11 +28,7 @@ pub struct Program<'a> {
 impl Program<'_> {
     /// Becomes the program, with `variables` set in the environment, unless `check` fails at the last moment before
     /// execve(2). Returns why not. To be called in a fork of a process with one thread.
-    pub fn execute(
-        self,
-        variables: impl IntoIterator<Item = (OsString, OsString)>,
-        check: impl Fn() -> io::Result<()>,
-    ) -> io::Error {
+    pub fn execute(self, variables: &[Variable], check: impl Fn() -> io::Result<()>) -> io::Error {
         let become_it = || -> io::Result<Infallible> {
             let (words, environment) = self.image(variables)?;
             let found = self.line.found.as_ref().and_then(|found| CString::new(found.as_os_str().as_bytes()).ok());
@@ -50,12 +46,9 @@ impl Program<'_> {
     }
 
     /// The words and the environment of what is to be executed, with `variables` set in the latter.
-    pub fn image(
-        &self,
-        variables: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> io::Result<(Vec<CString>, Vec<CString>)> {
+    pub fn image(&self, variables: &[Variable]) -> io::Result<(Vec<CString>, Vec<CString>)> {
         let words = iter::once(&self.line.program).chain(&self.line.args).map(|word| CString::new(word.as_bytes()));
-        Ok((words.collect::<Result<_, _>>()?, environment::with(environment::inherited(), variables)?))
+        Ok((words.collect::<Result<_, _>>()?, environment::with(environment::inherited(), variables)))
     }
 }
 

@@ -47,7 +47,8 @@ fn lease(from: Instant) -> Lease {
 }
 
 fn grant() -> Grant {
-    Grant { first: GrantedLock { lock: "/l".to_owned(), node: "/l/n".to_owned(), token: 7 }, and: vec![], session: 1 }
+    let first = GrantedLock { lock: "/l".to_owned(), node: "/l/n".to_owned(), token: 7 };
+    Grant { first, and: vec![], session: 1, own_session: 1 }
 }
 
 /// A run as the supervisor drives it, which notes what the effects mean and objects to what must

@@ -36,7 +36,7 @@ mod tests {
     use crate::rules::mode::Mode;
 
     fn of(name: &str, session: Option<i64>) -> Option<&'static str> {
-        Contender::parse(name).unwrap().client(session)
+        Contender::parse(&name.into()).unwrap().client(session)
     }
 
     #[test]

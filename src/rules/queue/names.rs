@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::rules::child_name::ChildName;
 use crate::rules::mode::{Mode, parse_permits};
+use crate::rules::text::is_legible;
 
 /// The library whose naming scheme the nodes of a contender follow, so that its clients wait for the contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -118,8 +120,8 @@ impl fmt::Display for ContenderId {
 /// One node in the queue of a lock. A contender that speaks several dialects has one such node for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
-    /// The node's name, without the path of its parent. Not ours, so not safe to print as it is.
-    pub name: String,
+    /// The node's name, without the path of its parent. It is legible, but its client may have chosen a long one.
+    pub name: ChildName,
     /// What ZooKeeper appended to the name; -1 in the dialect [`Dialect::Single`].
     pub sequence: i32,
     /// How it wants the lock. An ambiguous name counts as exclusive.
@@ -139,10 +141,15 @@ impl Contender {
 
     /// Reads a child's name. `None`: the child is not a contender. It is one only if it is
     /// ephemeral: its `ephemeralOwner` is not 0, as it is for containers and nodes with a time to live too.
-    pub fn parse(name: &str) -> Option<Self> {
-        if name == SINGLE {
+    ///
+    /// No client library gives its nodes names that cannot be shown. Such a name is made by hand, and decides nothing.
+    pub fn parse(name: &ChildName) -> Option<Self> {
+        if *name == SINGLE {
             let (mode, reads) = (Mode::Exclusive, Dialect::Single);
-            return Some(Self { name: name.to_owned(), sequence: -1, mode, reads, id: None });
+            return Some(Self { name: name.clone(), sequence: -1, mode, reads, id: None });
+        }
+        if !is_legible(name) {
+            return None;
         }
         // A number has ten characters, a large negative one eleven. No prefix ends in a digit or in
         // two minus signs, so only one of the two can succeed.
@@ -150,7 +157,7 @@ impl Contender {
             let (prefix, digits) = name.split_at_checked(name.len().checked_sub(length)?)?;
             let sequence = parse_sequence(digits)?;
             let (reads, mode) = classify(prefix)?;
-            Some(Self { name: name.to_owned(), sequence, mode, reads, id: ContenderId::parse(name) })
+            Some(Self { name: name.clone(), sequence, mode, reads, id: ContenderId::parse(name) })
         })
     }
 }
@@ -239,8 +246,8 @@ mod tests {
 
     #[track_caller]
     fn assert_parses(name: &str, reads: Dialect, mode: Mode, sequence: i32) {
-        let parsed = Contender::parse(name).map(|it| (it.name, it.reads, it.mode, it.sequence));
-        assert_eq!(parsed, Some((name.to_owned(), reads, mode, sequence)));
+        let parsed = Contender::parse(&name.into()).map(|it| (it.name, it.reads, it.mode, it.sequence));
+        assert_eq!(parsed, Some((name.into(), reads, mode, sequence)));
     }
 
     #[test]
@@ -259,7 +266,7 @@ mod tests {
 
     #[test]
     fn an_id_is_found_in_its_own_nodes_alone() {
-        let found = |name: &str| Contender::parse(name).and_then(|contender| contender.id);
+        let found = |name: &str| Contender::parse(&name.into()).and_then(|contender| contender.id);
         for dialect in Dialect::QUEUEING {
             assert_eq!(found(&format!("{}0000000001", id(2).prefix(dialect, Mode::Shared))), Some(id(2)));
         }
@@ -328,7 +335,6 @@ mod tests {
     #[test]
     fn odd_names_are_no_contenders() {
         for name in [
-            "",
             ".x",
             "config",
             "lock-",
@@ -352,10 +358,14 @@ mod tests {
             "x-zz-0000000001",
             "x-99999999999999999999-0000000001",
             "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-latch-0000000001",
+            // Made by hand, to deceive who reads them.
+            "\u{202e}-lock-0000000001",
+            "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-\u{1b}[2J-lock-0000000001",
+            "a\nb-lock-0000000001",
         ] {
-            assert_eq!(Contender::parse(name), None, "{name}");
+            assert_eq!(Contender::parse(&name.into()), None, "{name}");
         }
-        assert_eq!(Contender::parse(&"ü".repeat(500_000)), None);
+        assert_eq!(Contender::parse(&ChildName::from("ü".repeat(500_000).as_str())), None);
     }
 
     proptest! {
@@ -368,7 +378,7 @@ mod tests {
             sequence: i32,
         ) {
             let id = ContenderId::new(session, random);
-            let name = format!("{}{sequence:010}", id.prefix(dialect, mode));
+            let name = ChildName::from(format!("{}{sequence:010}", id.prefix(dialect, mode)).as_str());
             let contender = Contender::parse(&name).unwrap();
             prop_assert_eq!(contender.reads, dialect);
             let expected = if dialect != Dialect::Curator && mode.permits().is_some() { Mode::Exclusive } else { mode };
@@ -377,7 +387,7 @@ mod tests {
 
         #[test]
         fn no_name_makes_it_panic(name in ".*", tail in "(_c_|x-|-lock-|__lock__|-|[0-9]|\\PC){0,24}") {
-            for name in [name.clone(), tail.clone(), name + &tail] {
+            for name in [name.clone(), tail.clone(), name + &tail].into_iter().filter_map(ChildName::parse) {
                 if let Some(contender) = Contender::parse(&name) {
                     let sequence = format!("{:010}", contender.sequence);
                     prop_assert!(contender.name.ends_with(&sequence));

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::names::parse_sequence;
+use crate::rules::child_name::ChildName;
 
 /// A recipe whose users do not wait for zklock, nor zklock for them.
 ///
@@ -22,8 +23,8 @@ pub enum Recipe {
 
 impl Recipe {
     /// The recipe to which these children belong, if there is one. None of them is a contender.
-    pub(super) fn of_children(names: &[String]) -> Option<Self> {
-        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    pub(super) fn of_children(names: &[ChildName]) -> Option<Self> {
+        let has = |wanted: &str| names.iter().any(|name| *name == wanted);
         if has("locks") && has("leases") {
             return Some(Self::CuratorSemaphore);
         }
@@ -61,7 +62,7 @@ mod tests {
 
     #[track_caller]
     fn assert_shows(names: &[&str], recipe: Option<Recipe>) {
-        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let names: Vec<ChildName> = names.iter().map(|&name| name.into()).collect();
         assert_eq!(Recipe::of_children(&names), recipe, "{names:?}");
     }
 

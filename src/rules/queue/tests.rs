@@ -18,14 +18,18 @@ fn name(mode: Mode, sequence: i32) -> String {
     format!("{}{sequence:010}", id(u64::from(sequence.unsigned_abs())).prefix(Dialect::Curator, mode))
 }
 
-fn queue(names: &[String]) -> Queue {
-    Queue::from_children(names.iter().cloned()).unwrap()
+fn children_of<T: AsRef<str>>(names: &[T]) -> Vec<ChildName> {
+    names.iter().map(|name| name.as_ref().into()).collect()
+}
+
+fn queue<T: AsRef<str>>(names: &[T]) -> Queue {
+    Queue::from_children(children_of(names)).unwrap()
 }
 
 /// The names that `name` must watch; empty when it does not wait.
 fn watched(queue: &Queue, name: &str) -> Vec<String> {
     match queue.standing(name) {
-        Standing::Waits { watch, .. } => watch.into_iter().map(|other| other.name.clone()).collect(),
+        Standing::Waits { watch, .. } => watch.into_iter().map(|other| other.name.to_string()).collect(),
         Standing::Holds | Standing::Missing => Vec::new(),
     }
 }
@@ -40,20 +44,20 @@ fn foreign_children_neither_hold_nor_count() {
     let queue = queue(&["lock-".to_owned(), ours.clone(), ".x".to_owned()]);
     assert_eq!(queue.standing(&ours), Standing::Holds);
     assert_eq!(queue.standing(".x"), Standing::Missing);
-    assert_eq!(queue.foreign(), [".x", "lock-"]);
+    assert_eq!(queue.foreign(), children_of(&[".x", "lock-"]));
 }
 
 #[test]
 fn worn_out_sequence_numbers_are_refused() {
     for (sequence, fine) in [(0, true), (SEQUENCE_LIMIT - 1, true), (SEQUENCE_LIMIT, false), (-1, false)] {
         let names = [name(Mode::Shared, 3), name(Mode::Exclusive, sequence)];
-        assert_eq!(Queue::from_children(names).err(), (!fine).then_some(Exhausted));
+        assert_eq!(Queue::from_children(children_of(&names)).err(), (!fine).then_some(Exhausted));
     }
 }
 
 #[test]
 fn an_empty_queue_is_free() {
-    let queue = queue(&[]);
+    let queue = queue::<&str>(&[]);
     assert_eq!((queue.first_holder(), queue.contenders().len()), (None, 0));
     assert_eq!(queue.standing(&name(Mode::Exclusive, 1)), Standing::Missing);
 }
@@ -63,7 +67,7 @@ fn exclusive_contenders_watch_their_predecessor() {
     let names =
         [name(Mode::Exclusive, 9), name(Mode::Exclusive, 10), name(Mode::Shared, 11), name(Mode::Exclusive, 12)];
     let queue = queue(&names);
-    assert_eq!(queue.first_holder().unwrap().name, names[0]);
+    assert_eq!(queue.first_holder().unwrap().name, names[0].as_str());
     assert_eq!(watched(&queue, &names[1]), [names[0].clone()]);
     assert_eq!(watched(&queue, &names[3]), [names[2].clone()]);
     let positions: Vec<_> = queue
@@ -110,14 +114,14 @@ fn a_contender_holds_by_its_first_node() {
         assert_eq!(holds, expected, "{mode:?}");
     }
     // Without an id, each node stands for itself.
-    let queue = Queue::from_children(["lock-0000000001", "lock-0000000002"]).unwrap();
+    let queue = self::queue(&["lock-0000000001", "lock-0000000002"]);
     assert_eq!([0, 1].map(|index| queue.holds(&queue.contenders()[index])), [true, false]);
 }
 
 #[test]
 fn who_does_not_see_us_is_told() {
     let blind = |names: &[&str], dialects: &[Dialect], given| {
-        let queue = Queue::from_children(names.iter().copied()).unwrap();
+        let queue = queue(names);
         queue.blind_to(dialects, given).map(|contender| contender.reads)
     };
     let kazoo = "5f2d4e0c9b7a4c1f8e3d2b1a0f9e8d7c__rlock__0000000001";
@@ -246,7 +250,7 @@ proptest! {
                 let held = holds(&departure.before, &contender.name);
                 let holds = holds(&departure.after, &contender.name);
                 prop_assert!(!held || holds, "{} lost the lock", contender.name);
-                let woken = departure.woken.contains(&contender.name);
+                let woken = departure.woken.iter().any(|name| contender.name == name.as_str());
                 prop_assert!(held || !holds || woken, "{} slept", contender.name);
             }
             Ok(())
@@ -257,7 +261,7 @@ proptest! {
     fn a_released_lock_wakes_the_next_holders_only(steps in steps(modes())) {
         run(steps, |departure| {
             let first = &departure.before.contenders()[0];
-            if first.name == departure.gone && first.mode == Mode::Exclusive {
+            if first.name == departure.gone.as_str() && first.mode == Mode::Exclusive {
                 for name in &departure.woken {
                     prop_assert!(holds(&departure.after, name), "{name} woken for nothing");
                 }
@@ -269,7 +273,7 @@ proptest! {
     #[test]
     fn a_released_permit_wakes_at_most_n(steps in steps(Just(permits(3)))) {
         run(steps, |departure| {
-            let has_permits = |name: &&String| Contender::parse(name).unwrap().mode == permits(3);
+            let has_permits = |name: &&String| Contender::parse(&name.as_str().into()).unwrap().mode == permits(3);
             if has_permits(&&departure.gone) {
                 prop_assert!(departure.woken.iter().filter(has_permits).count() <= 3);
             }
@@ -300,12 +304,12 @@ proptest! {
     fn watches_are_necessary_and_sufficient(names in children()) {
         let all = queue(&names);
         for (contender, standing) in all.standings() {
-            if names.iter().filter(|name| **name == contender.name).count() == 1 {
+            if names.iter().filter(|name| contender.name == name.as_str()).count() == 1 {
                 prop_assert_eq!(&all.standing(&contender.name), &standing);
             }
             let Standing::Waits { watch, .. } = standing else { continue };
-            let mut few: Vec<_> = watch.iter().map(|other| other.name.clone()).collect();
-            few.push(contender.name.clone());
+            let mut few: Vec<_> = watch.iter().map(|other| other.name.to_string()).collect();
+            few.push(contender.name.to_string());
             prop_assert!(!holds(&queue(&few), &contender.name));
             for left_out in 0..watch.len() {
                 let mut fewer = few.clone();

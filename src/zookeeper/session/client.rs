@@ -17,6 +17,7 @@ use super::failure;
 use super::watch::{Fired, Wanted};
 use super::{Change, Created, Expected, Failure, NodeStat, Session, Watch};
 use super::{acl, created};
+use crate::rules::child_name::ChildName;
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
@@ -364,12 +365,12 @@ impl<C: Channel> Session for ClientSession<C> {
         failed.map_or(Ok(()), |(failure, end)| Err((failure, path[..end].to_owned())))
     }
 
-    fn children(&self, path: &str) -> Expected<'_, Vec<String>> {
+    fn children(&self, path: &str) -> Expected<'_, Vec<ChildName>> {
         let reply = self.names(path, false);
         Box::pin(async move { Ok(reply.await?.0) })
     }
 
-    fn watch_children(&self, path: &str) -> Expected<'_, (Vec<String>, Watch)> {
+    fn watch_children(&self, path: &str) -> Expected<'_, (Vec<ChildName>, Watch)> {
         let reply = self.names(path, true);
         Box::pin(async move { reply.await.map(|(names, watch)| (names, watch.expect("it was asked for"))) })
     }

@@ -4,6 +4,7 @@ use super::channel::Channel;
 use super::client::ClientSession;
 use super::watch::Wanted;
 use super::{Expected, Failure, NodeStat, Watch};
+use crate::rules::child_name::ChildName;
 use crate::zookeeper::wire::reply::Reply;
 use crate::zookeeper::wire::request::Request;
 
@@ -42,7 +43,7 @@ impl<C: Channel> ClientSession<C> {
     }
 
     /// The names of the children of a node, in no order.
-    pub fn names(&self, path: &str, watched: bool) -> Expected<'_, (Vec<String>, Option<Watch>)> {
+    pub fn names(&self, path: &str, watched: bool) -> Expected<'_, (Vec<ChildName>, Option<Watch>)> {
         let (wanted, watch) = watched.then(|| Wanted::on(path, false)).unzip();
         self.ask_for(&Request::GetChildren { path, watch: watched }, wanted, |reply| match reply {
             Reply::Children { names, .. } => Ok((names, watch)),
@@ -51,7 +52,7 @@ impl<C: Channel> ClientSession<C> {
     }
 
     /// The names of the children of a node, in no order, and what the server says of the node. Without a watch.
-    pub fn names_and_stat(&self, path: &str) -> Expected<'_, (Vec<String>, NodeStat)> {
+    pub fn names_and_stat(&self, path: &str) -> Expected<'_, (Vec<ChildName>, NodeStat)> {
         self.ask_for(&Request::GetChildren2 { path, watch: false }, None, |reply| match reply {
             Reply::Children { names, stat: Some(stat) } => Ok((names, stat)),
             other => Err(other),

@@ -16,6 +16,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
+use crate::rules::child_name::ChildName;
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
@@ -152,10 +153,10 @@ pub trait Session: Sized {
     fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), (Failure, String)>>;
 
     /// The names of the children of `path`, in no order.
-    fn children(&self, path: &str) -> Expected<'_, Vec<String>>;
+    fn children(&self, path: &str) -> Expected<'_, Vec<ChildName>>;
 
     /// Like [`Session::children`], with a watch on children that come and go.
-    fn watch_children(&self, path: &str) -> Expected<'_, (Vec<String>, Watch)>;
+    fn watch_children(&self, path: &str) -> Expected<'_, (Vec<ChildName>, Watch)>;
 
     fn read(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat)>;
 

@@ -106,6 +106,8 @@ pub enum Malformed {
     /// The results of a multi are more or fewer than its operations, or its errors give no reason.
     IncompleteMulti,
     OutsideChroot,
+    /// No server has a node of this name.
+    ChildName,
 }
 
 impl fmt::Display for Malformed {
@@ -119,6 +121,7 @@ impl fmt::Display for Malformed {
             Self::UnexpectedResult(kind) => write!(f, "a result of kind {kind}, which was not asked for"),
             Self::IncompleteMulti => f.write_str("a multi without all results"),
             Self::OutsideChroot => f.write_str("a path outside the chroot"),
+            Self::ChildName => f.write_str("a child whose name is not one component of a path"),
         }
     }
 }

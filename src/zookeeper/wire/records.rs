@@ -85,10 +85,6 @@ impl<'b> Reader<'b> {
         }
         Ok(elements)
     }
-
-    pub fn strings(&mut self) -> Result<Vec<String>, Malformed> {
-        self.vector(4, Self::string)
-    }
 }
 
 /// Appends values to bytes.

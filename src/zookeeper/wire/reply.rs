@@ -2,6 +2,7 @@
 
 use super::error::{Code, Malformed, RefusedRequest};
 use super::records::Reader;
+use crate::rules::child_name::ChildName;
 
 /// The xid of an event (`ClientCnxn.NOTIFICATION_XID`).
 pub(super) const NOTIFICATION: i32 = -1;
@@ -82,7 +83,7 @@ pub enum Reply {
     },
     Children {
         /// Their names, in no order.
-        names: Vec<String>,
+        names: Vec<ChildName>,
         /// The stat of the node, in reply to `getChildren2`.
         stat: Option<NodeStat>,
     },
@@ -138,8 +139,8 @@ impl ReplyForm {
             Self::PathAndStat => Reply::Created { path: path(from, chroot)?, stat: Some(NodeStat::read(from)?) },
             Self::Stat => Reply::Stat(NodeStat::read(from)?),
             Self::Data => Reply::Data { data: from.buffer()?.to_vec(), stat: NodeStat::read(from)? },
-            Self::Children => Reply::Children { names: from.strings()?, stat: None },
-            Self::ChildrenAndStat => Reply::Children { names: from.strings()?, stat: Some(NodeStat::read(from)?) },
+            Self::Children => Reply::Children { names: child_names(from)?, stat: None },
+            Self::ChildrenAndStat => Reply::Children { names: child_names(from)?, stat: Some(NodeStat::read(from)?) },
             Self::Token => Reply::Token(from.buffer()?.to_vec()),
             Self::Multi(operations) => return read_multi(operations, from, chroot),
         }))
@@ -225,6 +226,11 @@ impl WatchEvent {
         let _state = from.int()?;
         Ok(Some(Self { kind, path: path(from, chroot)? }))
     }
+}
+
+/// Reads the names of children. One that no server has a node of makes the whole reply worthless.
+fn child_names(from: &mut Reader<'_>) -> Result<Vec<ChildName>, Malformed> {
+    from.vector(4, |from| ChildName::parse(from.string()?).ok_or(Malformed::ChildName))
 }
 
 /// Reads a path and takes the chroot off it.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use zklock::rules::child_name::ChildName;
 use zklock::zookeeper::wire::error::{Code, RefusedRequest};
 use zklock::zookeeper::wire::reply::{ChangeKind, Reply, WatchEvent};
 use zklock::zookeeper::wire::request::{Acl, NewNode, NodeKind, Request, Secret};
@@ -71,8 +72,9 @@ fn queue<L: Line>(talk: &mut Talk<L>, is_new: bool) -> String {
     assert_eq!(own, "/lock/c-0000000000");
     assert_eq!(stat.map(|stat| stat.owner), is_new.then_some(talk.connection.identity().id()));
     let Ok(Reply::Children { names, stat: Some(lock) }) = talk.answer("list") else { panic!("no list") };
-    assert_eq!((names, lock.num_children), (vec!["c-0000000000".to_owned()], 1));
-    let names = vec!["lock".to_owned()];
+    let named = |name: &str| vec![ChildName::parse(name).unwrap()];
+    assert_eq!((names, lock.num_children), (named("c-0000000000"), 1));
+    let names = named("lock");
     assert_eq!(talk.answer("root"), Ok(Reply::Children { names, stat: None }));
     let (data, read) = data_of(talk.call(&Request::GetData { path: &own, watch: false }));
     assert_eq!((data, read.data_length, read.version), (b"card".to_vec(), 4, 0));

@@ -14,6 +14,7 @@ use std::thread;
 use fastrand::Rng;
 use zklock::look::roster::Roster;
 use zklock::rules::card::Card;
+use zklock::rules::child_name::ChildName;
 use zklock::rules::fence::Holder;
 use zklock::rules::last_run::LastRun;
 use zklock::rules::queue::Queue;
@@ -122,7 +123,7 @@ fn nodes() {
             mutate(rng, &mut name);
             String::from_utf8_lossy(&name).into_owned()
         });
-        let children: Vec<_> = children.collect();
+        let children: Vec<_> = children.filter_map(ChildName::parse).collect();
         let queue = Queue::as_numbered(children.clone());
         assert_eq!(queue.contenders().len() + queue.foreign().len(), children.len());
         assert_eq!(queue.standings().count(), queue.contenders().len());

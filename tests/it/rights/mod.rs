@@ -2,6 +2,7 @@
 
 mod fuzz;
 mod hostile; // servers that mean harm
+mod liar; // clients that lie
 pub(crate) mod login;
 mod sasl;
 mod secrets;

@@ -122,8 +122,12 @@ fn data_and_children() {
         to.vector(&["a", "b"], |to, name| to.string(name));
         stat(to);
     });
-    let names = vec!["a".to_owned(), "b".to_owned()];
+    let names = vec!["a".into(), "b".into()];
     assert_eq!(children, Ok(Ok(Reply::Children { names, stat: Some(STAT) })));
+    for name in ["", "..", "a/b", "a\0ENV=x"] {
+        let children = read(&ReplyForm::Children, |to| to.vector(&["a", name], |to, name| to.string(name)));
+        assert_eq!(children, Err(Malformed::ChildName), "{name:?}");
+    }
 }
 
 fn change(kind: i32, path: &str, chroot: &str) -> Result<Option<WatchEvent>, Malformed> {

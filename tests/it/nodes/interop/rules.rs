@@ -4,6 +4,7 @@
 //! The rules were read off Curator 5.4, ZooKeeper 3.8 and kazoo 2.9; the other modules test the libraries themselves.
 
 use proptest::prelude::*;
+use zklock::rules::child_name::ChildName;
 use zklock::rules::mode::Mode;
 use zklock::rules::queue::{ContenderId, Dialect, Queue, SEQUENCE_LIMIT, Standing};
 
@@ -69,7 +70,8 @@ fn holds(party: &Party, names: &[String]) -> bool {
     };
     match party.kind {
         Kind::Ours(_) => {
-            let queue = Queue::from_children(names.iter().cloned()).expect("small numbers");
+            let queue =
+                Queue::from_children(names.iter().cloned().filter_map(ChildName::parse)).expect("small numbers");
             matches!(queue.standing(own), Standing::Holds)
         }
         Kind::CuratorMutex => first_by(&|name| after(name, "lock-").to_owned()),
