@@ -352,8 +352,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
     pub(super) async fn stat_if_ours(&self, session: &O::Session, node: &str) -> Result<Option<NodeStat>, StepEnd> {
         match self.insist(|| session.read(node)).await {
             Ok((_, stat)) => Ok(Some(stat).filter(|stat| stat.owner == session.id())),
-            // It has gone; or we may not read it, as we may all of ours.
-            Err(Failure::NoNode | Failure::Denied) => Ok(None),
+            // We may not read it, as we may all of ours; or it has gone.
+            Err(Failure::Denied | Failure::NoNode) => Ok(None),
             Err(failure) => Err(StepEnd::because(failure, node)),
         }
     }
