@@ -118,9 +118,9 @@ fn requests_of_a_hand_over() {
     expected.insert(format!("{LOCK}/{}", nodes[WAITERS]), 1);
     poll::until("every contender watches", || (scratch.watchers() == expected).then_some(()));
     let waits = [came(), &[Op::GetData, Op::GetData]].concat();
-    // It learns that the one before it holds and watches that one as the holder; then it says that it holds itself, by
-    // which its own watch fires.
-    let holds = [Op::GetData, Op::GetData, Op::Multi, Op::GetData];
+    // The one before it says that it holds, so it lists the queue and watches that one as the holder; then it says that it
+    // holds itself, by which its own watch fires.
+    let holds = [Op::GetData, Op::GetChildren, Op::GetData, Op::Multi, Op::GetData];
     for n in 0..=WAITERS {
         jobs[n].wait_stdout("ready");
         // The one that is next in line has a guard.
