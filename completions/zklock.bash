@@ -23,7 +23,7 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-n -w -E -e -x -s -p -k -z -q -v -h -V -c --nb --nonblock --wait --timeout --conflict-exit-code --exclusive --shared --permits --and --dialect --describe --once-per --publish-command --max-run --kill-after --signal --wait-descendants --on-lost --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout --acl --quiet --verbose --help --version --command"
+            opts="-n -w -E -e -x -s -p -k -z -q -v -h -V -c --nb --nonblock --wait --timeout --conflict-exit-code --exclusive --shared --permits --and --dialect --describe --once-per --publish-command --max-run --kill-after --signal --wait-descendants --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout --acl --quiet --verbose --help --version --command"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -132,10 +132,6 @@ _zklock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
                     fi
-                    return 0
-                    ;;
-                --on-lost)
-                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --zookeeper)
@@ -327,7 +323,7 @@ _zklock_or_command() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
-            -w|--timeout|--wait|-E|--conflict-exit-code|-p|--permits|--and|--dialect|--describe|--once-per|-c|--command|--max-run|-k|--kill-after|--signal|--on-lost|-z|--zookeeper|--connect-timeout|--config|--tls-ca|--tls-cert|--tls-key|--auth|--auth-file|--session-timeout|--acl)
+            -w|--timeout|--wait|-E|--conflict-exit-code|-p|--permits|--and|--dialect|--describe|--once-per|-c|--command|--max-run|-k|--kill-after|--signal|-z|--zookeeper|--connect-timeout|--config|--tls-ca|--tls-cert|--tls-key|--auth|--auth-file|--session-timeout|--acl)
                 [[ ${COMP_WORDS[i + 1]} == = ]] && ((++i))
                 ((++i)) ;;
             --) ((lock && ++i)) && break ;;

@@ -8,7 +8,6 @@ complete -c zklock -n __zklock_options -l once-per -d 'Skip the command if a run
 complete -c zklock -n __zklock_options -l max-run -d 'Stop the command after this time (124)' -r -f
 complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
 complete -c zklock -n __zklock_options -l signal -d 'Stop signal: after a loss, --max-run or zklock break' -r -f
-complete -c zklock -n __zklock_options -l on-lost -d 'Run CMD after the lock was lost (76)' -r -f -a "(__fish_complete_command)"
 complete -c zklock -n __zklock_options -s z -l zookeeper -d 'HOST:PORT,...[/CHROOT], or localhost:2181' -r -f
 complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up if no server answers within this time at the start' -r -f
 complete -c zklock -n __zklock_options -l config -d 'Read this configuration file and no other; /dev/null is none' -r -F
@@ -65,7 +64,7 @@ function __zklock_command
     end
     while set -q words[1]
         switch $words[1]
-            case -w --timeout --wait -E --conflict-exit-code -p --permits --and --dialect --describe --once-per -c --command --max-run -k --kill-after --signal --on-lost -z --zookeeper --connect-timeout --config --tls-ca --tls-cert --tls-key --auth --auth-file --session-timeout --acl --token
+            case -w --timeout --wait -E --conflict-exit-code -p --permits --and --dialect --describe --once-per -c --command --max-run -k --kill-after --signal -z --zookeeper --connect-timeout --config --tls-ca --tls-cert --tls-key --auth --auth-file --session-timeout --acl --token
                 set -e words[1]
             case --
                 if test $has_lock = yes

@@ -71,7 +71,6 @@ pub(super) fn read(values: &Values<'_>) -> Result<Plan, String> {
         command: Some(command),
         hold: None,
         fence: Some(FencePlan { file, token, kill_after }),
-        on_lost: None,
         description: None,
         publishes_arguments: false,
     })

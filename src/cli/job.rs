@@ -7,8 +7,8 @@ use super::config::Surroundings;
 use super::forms::JOB;
 use super::meaning::{description, exit_status, kill_after, number, once_per, session_timeout};
 use super::options::{
-    COMMAND, CONFLICT_EXIT_CODE, DESCRIBE, KILL_AFTER, MAX_RUN, NO_SIGNAL, ON_LOST, ONCE_PER, PUBLISH_COMMAND,
-    SESSION_TIMEOUT, SIGNAL, WAIT_DESCENDANTS, WHILE,
+    COMMAND, CONFLICT_EXIT_CODE, DESCRIBE, KILL_AFTER, MAX_RUN, NO_SIGNAL, ONCE_PER, PUBLISH_COMMAND, SESSION_TIMEOUT,
+    SIGNAL, WAIT_DESCENDANTS, WHILE,
 };
 use super::plan::{CommandLine, Hold, LockRequest, Plan};
 use super::refusal::{Exit, quoted, refused_job, refused_lock};
@@ -83,7 +83,6 @@ pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Pla
         command,
         hold,
         fence: None,
-        on_lost: values.given(&ON_LOST).map(|script| shell_line(values, script.text)),
         description,
         publishes_arguments: values.is_written(&PUBLISH_COMMAND),
     })

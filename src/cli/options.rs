@@ -265,14 +265,6 @@ pub(super) const WAIT_DESCENDANTS: Opt = Opt {
     ..Opt::new("wait-descendants", "Command", "Hold the lock until all descendants end")
 };
 
-pub(super) const ON_LOST: Opt = Opt {
-    hint: ValueHint::CommandString,
-    more: "zklock first stops the command. CMD runs with $SHELL -c, without the lock, and zklock waits for it. The exit status \
-     stays 76.",
-    value: Some("CMD"),
-    ..Opt::new("on-lost", "Command", "Run CMD after the lock was lost (76)")
-};
-
 pub(super) const WHILE: Opt = Opt {
     more: "The process also gets the stop signal, and what descends from it may use the lock.",
     value: Some("PID"),

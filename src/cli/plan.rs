@@ -25,7 +25,6 @@ pub struct Plan {
     pub hold: Option<Hold>,
     /// A file stands in the place of the lock. There are no servers then.
     pub fence: Option<FencePlan>,
-    pub on_lost: Option<CommandLine>,
     /// `--describe`: a text for others: one line, not empty.
     pub description: Option<String>,
     /// `--publish-command`: others may see the command's arguments.

@@ -203,7 +203,6 @@ fn everything_has_its_default() {
             conflict_exit_code: 75,
             hold: None,
             fence: None,
-            on_lost: None,
             command: to_run(&["./backup.sh"]),
             description: None,
             publishes_arguments: false,
@@ -232,7 +231,6 @@ fn every_option_is_understood() {
         "--kill-after=7",
         "--max-run=2h",
         "--wait-descendants",
-        "--on-lost=page ops",
         "-vv",
         "/l",
         "job",
@@ -275,7 +273,6 @@ fn every_option_is_understood() {
             conflict_exit_code: 0,
             hold: None,
             fence: None,
-            on_lost: Some(command_line(&["/bin/sh", "-c", "page ops"])),
             command: to_run(&["job"]),
             description: Some("nightly".to_owned()),
             publishes_arguments: true,
@@ -387,10 +384,6 @@ fn every_byte_reaches_the_command() {
     let args = [OsStr::new("zklock"), OsStr::new("/l"), OsStr::new("-c"), script].map(OsStr::to_owned);
     let plan = job(args, &nothing).unwrap();
     assert_eq!(plan.command.unwrap().args, ["-c".into(), script.to_owned()]);
-
-    let args = [OsStr::new("zklock"), OsStr::new("--on-lost"), script, OsStr::new("/l"), OsStr::new("x")];
-    let plan = job(args.map(OsStr::to_owned), &nothing).unwrap();
-    assert_eq!(plan.on_lost.unwrap().args, ["-c".into(), script.to_owned()]);
 }
 
 #[test]
@@ -403,8 +396,6 @@ fn a_shell_command_is_run_by_the_users_shell() {
             assert_eq!(plan.command, to_run(&[program, "-c", "a | b"]), "{args:?}");
         }
     }
-    let on_lost = plan_in(&[("SHELL", "/bin/zsh")], &["/l", "--on-lost", "a | b", "x"]).unwrap().on_lost;
-    assert_eq!(on_lost, Some(command_line(&["/bin/zsh", "-c", "a | b"])));
     assert_eq!(plan(&["/l", "-c", "-x"]).command, to_run(&["/bin/sh", "-c", "-x"]));
 }
 
@@ -540,7 +531,7 @@ fn refusals_say_what_to_write() {
             "--kill-after '1m': a session timeout of 30s has room for 12.7s at most; shorten --kill-after \
              or lengthen --session-timeout",
         ),
-        (&["/l", "--on-lost"], "no value after --on-lost; write --on-lost CMD"),
+        (&["/l", "--signal"], "no value after --signal; write --signal SIGNAL"),
         (&["--max-run", "soon", "/l", "x"], &format!("--max-run 'soon': {duration}")),
         (&["--max-run", "-1", "/l", "x"], &format!("--max-run '-1': a duration cannot be negative; {duration}")),
         // The value was forgotten.

@@ -18,7 +18,6 @@ pub enum Event {
         shared: bool,
     },
     Command(CommandEvent),
-    OnLost(OnLostEvent),
     /// The process that `zklock hold` holds the lock for has gone.
     CallerGone,
     /// The time that the machine named has come.
@@ -43,15 +42,6 @@ pub enum CommandEvent {
     LeaseOver,
     /// The guard has died although something of it was left.
     GuardGone,
-}
-
-/// What can happen to the command of `--on-lost`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnLostEvent {
-    /// It was stopped by this signal (Ctrl-Z).
-    Stopped(Signal),
-    /// It has ended, or could not be started, or there is none.
-    Ended,
 }
 
 /// Which processes must be gone before the machine is told [`CommandEvent::TreeGone`].
@@ -102,8 +92,6 @@ pub enum Recipient {
     /// The command, or its descendants when it has ended, as far as the terminal has not sent it to them, because they are
     /// not in our process group.
     Outside,
-    /// The command of `--on-lost`.
-    OnLost,
 }
 
 /// What is to be done, in order.
@@ -135,8 +123,6 @@ pub enum Effect {
     Kill,
     /// Tell the keeper to delete the node and close the session.
     Release,
-    /// Start the command of `--on-lost`; report [`OnLostEvent::Ended`].
-    StartOnLost,
     /// Stop by this signal, as the shell that watches us expects when the command stops.
     StopSelf(Signal),
     /// End the keeper at once: it has had its time.

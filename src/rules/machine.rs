@@ -12,8 +12,6 @@
 //! - no signal when nothing is left of the command;
 //! - [`Effect::Kill`] goes out no later than the lease allows;
 //! - no command goes on undisturbed after `--max-run`;
-//! - [`Effect::StartOnLost`] at most once, and only after the lock was lost, when nothing is left of
-//!   the command and the release has begun;
 //! - [`Effect::Finish`] once, and last.
 
 mod ending;
@@ -44,8 +42,6 @@ enum State {
     Stopping(Stopping),
     /// No command: the node is to go.
     Releasing(Release),
-    /// Nothing more can be done about the node; the command of `--on-lost` still runs.
-    Outlasted(Outcome),
     /// [`Effect::Finish`] has been said.
     Finished,
 }
@@ -104,7 +100,7 @@ impl Machine {
             State::Running(run) => Some(run.deadline()),
             State::Stopping(stopping) => Some(stopping.deadline()),
             State::Releasing(release) => Some(release.until),
-            State::Outlasted(_) | State::Finished => None,
+            State::Finished => None,
         }
     }
 
@@ -113,7 +109,7 @@ impl Machine {
         match &self.state {
             State::Waiting(_) | State::Running(_) => true,
             State::Stopping(stopping) => !stopping.is_killed_for_loss(),
-            State::Releasing(_) | State::Outlasted(_) | State::Finished => false,
+            State::Releasing(_) | State::Finished => false,
         }
     }
 
@@ -124,7 +120,7 @@ impl Machine {
             State::Running(run) if run.ended.is_none() => None,
             State::Running(_) if !self.settings.wait_descendants => Some(Awaited::Borrowers),
             State::Running(_) | State::Stopping(_) => Some(Awaited::Everyone),
-            State::Waiting(_) | State::Releasing(_) | State::Outlasted(_) | State::Finished => None,
+            State::Waiting(_) | State::Releasing(_) | State::Finished => None,
         }
     }
 
@@ -137,7 +133,6 @@ impl Machine {
             (State::Running(run), event) => self.running(now, run, event),
             (State::Stopping(stopping), event) => Self::stopping(now, stopping, event),
             (State::Releasing(release), event) => Self::releasing(now, release, event),
-            (State::Outlasted(outcome), event) => Self::outlasted(outcome, event),
         };
         self.state = state;
         let ends = matches!(effects.last(), Some(Effect::Finish(_)));
@@ -159,7 +154,7 @@ impl Machine {
                 return Some(vec![Effect::Say(Notice::Back)]);
             }
             State::Stopping(stopping) => stopping.hurry(),
-            State::Running(_) | State::Waiting(_) | State::Releasing(_) | State::Outlasted(_) | State::Finished => {}
+            State::Running(_) | State::Waiting(_) | State::Releasing(_) | State::Finished => {}
         }
         Some(vec![])
     }
@@ -178,7 +173,7 @@ impl State {
             Self::Waiting(waiting) => waiting.lease(),
             Self::Running(run) => Some(&mut run.lease),
             Self::Stopping(stopping) => Some(&mut stopping.lease),
-            Self::Releasing(_) | Self::Outlasted(_) | Self::Finished => None,
+            Self::Releasing(_) | Self::Finished => None,
         }
     }
 }

@@ -24,11 +24,7 @@ impl SupervisorIo for Supervisor<'_> {
         if self.ready.children {
             self.reap();
         }
-        let mut snapshot = Snapshot {
-            is_behind: self.ready.children,
-            other_events: std::mem::take(&mut self.on_lost_events),
-            ..Snapshot::default()
-        };
+        let mut snapshot = Snapshot { is_behind: self.ready.children, ..Snapshot::default() };
         let news = self.job.command_news(self.ready.guard);
         (snapshot.has_ended, snapshot.has_command) = (news.ended.is_some(), self.job.has_command());
         snapshot.events = news.events(|end| self.end(end));
@@ -48,7 +44,7 @@ impl SupervisorIo for Supervisor<'_> {
         }
         if !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone) {
             self.caller_is_told = true;
-            snapshot.other_events.push(Event::CallerGone);
+            snapshot.caller_has_gone = true;
         }
         // A signal that came before the end of the command is to be read in this turn, and so is a report that came
         // before these events.
@@ -106,7 +102,6 @@ impl SupervisorIo for Supervisor<'_> {
                 self.job.forward(signal, self.plan.settings.wait_descendants);
             }
             Effect::Signal { signal, whom: Recipient::Outside } => self.job.forward_outside(signal),
-            Effect::Signal { signal, whom: Recipient::OnLost } => self.job.forward_to_on_lost(signal),
             Effect::Stop(signal) => {
                 // The caller has until SIGKILL to end. The stand-in ends once the caller has.
                 if !self.signal_caller(signal) {
@@ -130,7 +125,6 @@ impl SupervisorIo for Supervisor<'_> {
                     return Ok(Some(Event::KeeperGone));
                 }
             }
-            Effect::StartOnLost => return Ok(self.start_on_lost()),
             Effect::StopSelf(signal) => {
                 self.clear_screen();
                 signals::stop_by(signal).context("cannot stop")?;

@@ -1,4 +1,4 @@
-//! What runs under the lock: the guard, the command and its descendants; later the command of `--on-lost`.
+//! What runs under the lock: the guard, the command and its descendants.
 
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -7,21 +7,17 @@ use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
-use super::on_lost::Launch;
 use crate::between::ties::Ties;
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
-use crate::guard::program::Program;
 use crate::guard::tree::{self, StartGroup, Tree};
 use crate::guard::{Guard, GuardBirth};
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::{GuardRequest, Stage, Targets};
 use crate::rules::guard_view::{CommandFate, GuardState, GuardView, Kill, News};
 use crate::rules::instant::Instant;
-use crate::rules::message::Grant;
 use crate::rules::notice::Notice;
 use crate::rules::signal::Signal;
-use crate::system::signals;
 use crate::system::terminal::{self, Attributes};
 use crate::system::{clock, process};
 
@@ -35,10 +31,6 @@ pub(super) struct Job {
     guard: Option<RunningGuard>,
     /// Guards that were dismissed, until they have been reaped.
     dismissed: Vec<Pid>,
-    /// The locks that the command runs, or ran, under.
-    pub(super) grant: Option<Grant>,
-    /// The command of `--on-lost`, until it has been reaped.
-    pub(super) on_lost: Option<Launch>,
     /// Whether commands are started in our process group.
     pub(super) shares_group: bool,
     /// The terminal as the command found it, and whether the command may have had no time to restore it.
@@ -73,8 +65,6 @@ impl Job {
             strangers: vec![],
             guard: None,
             dismissed: vec![],
-            grant: None,
-            on_lost: None,
             shares_group: false,
             terminal: None,
             interrupted: false,
@@ -270,12 +260,6 @@ impl Job {
         }
     }
 
-    pub(super) fn forward_to_on_lost(&self, signal: Signal) {
-        if let Some(Launch { pid, own_group, .. }) = &self.on_lost {
-            let _ = signals::send(if *own_group { -pid.as_raw() } else { pid.as_raw() }, signal);
-        }
-    }
-
     /// Asks the command and all its descendants to stop.
     pub(super) fn stop(&mut self, signal: Signal) {
         self.interrupted = true;
@@ -333,11 +317,6 @@ impl Job {
             // In a pipeline, the terminal may be that of the pager behind us.
             terminal.restore(process::is_of_others);
         }
-    }
-
-    pub(super) fn start_on_lost(&mut self, line: &CommandLine, variables: &[Variable]) -> io::Result<()> {
-        self.on_lost = Some(Launch::new(Program { line }, !self.shares_group, variables)?);
-        Ok(())
     }
 
     /// At the end of a run: whether a process is left that must not outlive us. As a rule that is a guard that is about

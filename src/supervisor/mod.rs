@@ -9,7 +9,6 @@ mod caller; // the process that `zklock hold` holds a lock for
 mod effects; // does what the machine wants, and looks at our children
 mod job; // the guard and the command
 mod keeper; // the keeper's process
-mod on_lost; // the command of `--on-lost`
 mod readiness; // what a service manager is told
 mod reap; // children that have ended
 mod teller; // which notices are shown, and where
@@ -23,13 +22,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nix::unistd::Pid;
 
 use self::caller::{Caller, leave_stdout};
 use self::job::Job;
 use self::keeper::KeeperProcess;
 use self::readiness::Manager;
-use self::reap::{Reaped, reap};
+use self::reap::reap;
 use self::teller::Teller;
 use self::turn::Turns;
 use self::wait::Ready;
@@ -39,7 +37,7 @@ use crate::cli::sentences;
 use crate::cli::{CommandLine, Plan};
 use crate::fence::Fence;
 use crate::guard::program;
-use crate::rules::event::{CommandEnd, CommandEvent, Event, OnLostEvent, Unstarted};
+use crate::rules::event::{CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::guard_view::CommandFate;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
@@ -111,7 +109,6 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         asked: None,
         caller,
         caller_is_told: false,
-        on_lost_events: vec![],
         ready: Ready::default(),
         manager: Manager::new(clock::now()),
         teller,
@@ -144,8 +141,6 @@ struct Supervisor<'p> {
     /// With `zklock hold`: the process that the lock is held for.
     caller: Option<Caller>,
     caller_is_told: bool,
-    /// What the machine is to be told of the command of `--on-lost`.
-    on_lost_events: Vec<Event>,
     /// What is worth reading in this turn.
     ready: Ready,
     manager: Manager,
@@ -168,10 +163,6 @@ impl<'p> Supervisor<'p> {
             }
             turns.turn(self)?;
         }
-    }
-
-    fn is_on_lost(&self, pid: Pid) -> bool {
-        self.job.on_lost.as_ref().is_some_and(|on_lost| on_lost.pid == pid)
     }
 
     fn start_writer(&mut self) {
@@ -227,7 +218,6 @@ impl<'p> Supervisor<'p> {
     fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<Option<Unstarted>> {
         self.clear_screen();
         self.job.prepare();
-        self.job.grant = Some(grant.clone());
         let descriptors = self.descriptors_of_guard();
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
@@ -294,26 +284,6 @@ impl<'p> Supervisor<'p> {
         why
     }
 
-    /// Starts the command of `--on-lost`. Returns its end if there is no such command, or it could not be started.
-    fn start_on_lost(&mut self) -> Option<Event> {
-        let (Some(line), Some(grant)) = (&self.plan.on_lost, self.job.grant.clone()) else {
-            return Some(Event::OnLost(OnLostEvent::Ended));
-        };
-        // It does not hold the lock, so it is not told of held locks.
-        let variables = environment::describe(&grant, self.plan.request.mode);
-        match self.job.start_on_lost(line, &variables) {
-            Ok(()) => None,
-            Err(error) => Some(self.on_lost_ended(Some(&error))),
-        }
-    }
-
-    fn on_lost_ended(&mut self, failure: Option<&io::Error>) -> Event {
-        if let (Some(error), Some(line)) = (failure, &self.plan.on_lost) {
-            self.teller.screen.line(&format!("--on-lost: {}: {error}", line.program.display()));
-        }
-        Event::OnLost(OnLostEvent::Ended)
-    }
-
     /// Leaves neither the command nor a keeper running. After a run that ended as it should, only a keeper and a guard
     /// that are about to exit are left.
     fn clean_up(&mut self, has_failed: bool) {
@@ -368,28 +338,14 @@ impl<'p> Supervisor<'p> {
     fn reap(&mut self) {
         self.child_signals.clear();
         for _ in 0..REAPS {
-            let Some(reaped) = reap() else {
+            let Some((pid, end)) = reap() else {
                 self.ready.children = false;
                 return;
             };
-            match reaped {
-                Reaped::Ended(pid, end) if self.is_on_lost(pid) => {
-                    log::info!("--on-lost: {end:?}");
-                    let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
-                    let ended = self.on_lost_ended(failure.as_ref());
-                    self.on_lost_events.push(ended);
-                }
-                Reaped::Stopped(pid, signal) if self.job.shares_group && self.is_on_lost(pid) => {
-                    self.on_lost_events.push(Event::OnLost(OnLostEvent::Stopped(signal)));
-                }
-                Reaped::Stopped(..) => {}
-                Reaped::Ended(pid, end) => {
-                    self.writer.ended(pid);
-                    self.job.reaped(pid, end);
-                    if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
-                        keeper.ended(end);
-                    }
-                }
+            self.writer.ended(pid);
+            self.job.reaped(pid, end);
+            if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
+                keeper.ended(end);
             }
         }
     }

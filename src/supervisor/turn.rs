@@ -47,8 +47,8 @@ pub struct Snapshot {
     pub answered: Option<Instant>,
     /// The lease that this keeper shows.
     pub lease: Option<Span>,
-    /// What else is to be told: of the command of `--on-lost`, and of the process that `zklock hold` holds for.
-    pub other_events: Vec<Event>,
+    /// The process that `zklock hold` holds for has gone; told once.
+    pub caller_has_gone: bool,
     /// There may be more children to reap.
     pub is_behind: bool,
 }
@@ -132,7 +132,7 @@ impl Turns {
             |(signal, shared): &(Signal, bool)| snapshot.has_ended && (*shared || *signal == Signal::TSTP);
         let (later, signals): (Vec<_>, Vec<_>) = signals.into_iter().partition(is_for_others);
         self.tell(outside, signals.into_iter().map(signaled))?;
-        self.tell(outside, snapshot.other_events.clone())?;
+        self.tell(outside, snapshot.caller_has_gone.then_some(Event::CallerGone))?;
         self.tell(outside, snapshot.events.clone())?;
         self.tell_who_has_gone(outside, &snapshot)?;
         self.tell(outside, postponed)?;

@@ -295,14 +295,6 @@ impl State {
         if free { Ok(()) } else { Err(format!("{path} is not first")) }
     }
 
-    /// The command of `--on-lost` starts only if the command was started before, and nothing is left of it.
-    pub(crate) fn check_on_lost(&mut self, host: usize) {
-        let state = &self.hosts[host];
-        if state.grant.is_none() && !state.died_behind_gate || !self.is_empty(host) {
-            self.fail(format!("host {host} starts the command of --on-lost out of turn"));
-        }
-    }
-
     /// A contender has one node in each dialect. It may have more when a request over a connection that was given up
     /// arrives late, or when an operator deletes one of several.
     pub(crate) fn check_create(&mut self, conn: usize, owner: i64) {

@@ -73,7 +73,7 @@ kinds! {
     /// A connection was lost before the reply to a creation came; the creation had been done, or had not.
     ReplyLost, CreationLost, Requeued, Lost, LostWhileFrozen,
     /// A session ended because of a shorter timeout that its client had not heard of.
-    LostUnheard, NotFree, Interrupted, Unavailable, RanOut, OnLost, KilledByGuard, KilledByTimer,
+    LostUnheard, NotFree, Interrupted, Unavailable, RanOut, KilledByGuard, KilledByTimer,
     /// A command was taken back because its guard was stopped at the gate.
     Recalled,
     /// A run was recorded as successful, a command was skipped because of one, and a record was lost with its session.

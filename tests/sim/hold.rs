@@ -47,7 +47,7 @@ impl Host {
     /// Makes this run a `zklock hold`. It knows fewer options.
     pub(crate) fn holds(&mut self, hold: Hold) {
         let script = &mut self.script;
-        (script.on_lost, script.daemon, script.missing, script.status) = (false, false, false, 0);
+        (script.daemon, script.missing, script.status) = (false, false, 0);
         (self.once_per, self.settings.max_run, self.settings.wait_descendants) = (None, None, false);
         self.hold = Some(hold);
     }

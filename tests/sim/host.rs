@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use zklock::guard::program;
-use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, OnLostEvent, Recipient, Unstarted};
+use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, Recipient, Unstarted};
 use zklock::rules::guard::{self, GuardRequest, Stage};
 use zklock::rules::guard_view::{CommandFate, GuardState, GuardView, Kill};
 use zklock::rules::instant::Instant;
@@ -36,8 +36,6 @@ const LATE: Time = 5 * MS;
 /// How the command behaves.
 #[derive(Default)]
 pub(crate) struct Script {
-    /// Whether there is a command of `--on-lost`.
-    pub(crate) on_lost: bool,
     pub(crate) length: Time,
     pub(crate) status: u8,
     /// How many processes it starts.
@@ -171,7 +169,6 @@ pub(crate) struct Host {
     pub(crate) released: bool,
     /// Whether the keeper has released the lock of a command that ended before anyone stopped it.
     pub(crate) is_kept_to_the_end: bool,
-    pub(crate) on_lost_ended: bool,
     /// Whether the command was stopped under a lease that had not reached its full length.
     pub(crate) stopped_early: bool,
     /// Its connection was given up, for messages that were late by chance.
@@ -252,7 +249,6 @@ impl Host {
             stopped_by_us: false,
             released: false,
             is_kept_to_the_end: false,
-            on_lost_ended: false,
             stopped_early: false,
             was_silent: false,
             keeper_kills: 0,
@@ -419,12 +415,7 @@ impl SupervisorIo for SimIo<'_> {
         }
         let this = self.this();
         seen.has_command = this.view.as_ref().is_some_and(GuardView::has_command);
-        if this.hold.as_mut().is_some_and(Hold::has_caller_gone) {
-            seen.other_events.push(Happening::CallerGone);
-        }
-        if std::mem::take(&mut this.on_lost_ended) {
-            seen.other_events.push(Happening::OnLost(OnLostEvent::Ended));
-        }
+        seen.caller_has_gone = this.hold.as_mut().is_some_and(Hold::has_caller_gone);
         seen.has_keeper_died = this.keeper_kills > 0;
         if let Some(keeper) = self.keeper() {
             seen.answered = keeper.answered.map(instant);
@@ -597,23 +588,12 @@ impl State {
                     return Some(Happening::KeeperGone);
                 }
             }
-            Effect::StartOnLost if !self.hosts[host].script.on_lost => {
-                return Some(Happening::OnLost(OnLostEvent::Ended));
-            }
-            Effect::StartOnLost => {
-                self.coverage.count(Kind::OnLost);
-                self.check_on_lost(host);
-                let time = self.chance.up_to(300 * MS);
-                self.after(time, Event::OnLostEnds(host));
-            }
             Effect::Say(Notice::Starting { .. })
                 if !self.hosts[host].view.as_ref().is_some_and(GuardView::has_command) =>
             {
                 self.fail(format!("host {host} says that it starts its command, and does not"));
             }
-            Effect::Signal { whom: Recipient::Outside | Recipient::OnLost, .. }
-            | Effect::Say(_)
-            | Effect::Finish(_) => {}
+            Effect::Signal { whom: Recipient::Outside, .. } | Effect::Say(_) | Effect::Finish(_) => {}
             Effect::StopSelf(_) => self.hosts[host].frozen = true,
             Effect::EndKeeper => self.end_keeper(host),
         }

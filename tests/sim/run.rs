@@ -118,10 +118,6 @@ fn dispatch(state: &mut State, event: Event) {
         Event::CallerEnds(host) => state.caller_ends(host),
         Event::EndKeeper(host) => state.end_keeper(host),
         Event::Exit { host, process, killed } => state.exit(host, process, killed),
-        Event::OnLostEnds(host) => {
-            state.hosts[host].on_lost_ended = true;
-            state.wake_supervisor(host);
-        }
         Event::KillOrphans(host) => state.orphans_die(host),
         Event::Verify(host) => state.verify(host),
         Event::Fault(fault) => {
@@ -371,7 +367,6 @@ pub(crate) fn settings(rng: &mut Rng, timeout: Time) -> Settings {
 
 pub(crate) fn script(rng: &mut Rng, timeout: Time) -> Script {
     Script {
-        on_lost: rng.u32(0..4) == 0,
         length: some_time(rng, timeout * 3 / 2),
         status: rng.u8(0..3),
         children: rng.usize(0..3),

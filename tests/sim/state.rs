@@ -71,8 +71,6 @@ pub(crate) enum Event {
         process: usize,
         killed: bool,
     },
-    /// The command of `--on-lost` ends.
-    OnLostEnds(usize),
     /// What a nested run has left to the guard above it is killed.
     KillOrphans(usize),
     /// An excuse of this host's command is over.

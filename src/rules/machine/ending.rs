@@ -1,16 +1,14 @@
-//! The part of a run in which there is no command any more: the node is to go, and the command of
-//! `--on-lost` may run.
+//! The part of a run in which there is no command any more: the node is to go.
 
 use std::time::Duration;
 
 use super::{Machine, State, Transition, cancels, stop_self};
-use crate::rules::event::{Effect, Event, OnLostEvent, Recipient};
+use crate::rules::event::{Effect, Event};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::message::{Loss, QueueView, Report};
 use crate::rules::notice::{Blocker, Notice};
 use crate::rules::outcome::Outcome;
-use crate::rules::signal::Signal;
 
 /// How long a release after a finished command waits for a server, unless the session ends sooner.
 pub(super) const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
@@ -31,8 +29,6 @@ pub(super) struct Release {
     frees_within: Option<Duration>,
     /// When we stop waiting for a confirmation.
     pub(super) until: Instant,
-    /// The command of `--on-lost` runs.
-    pub(super) on_lost_runs: bool,
 }
 
 impl Release {
@@ -41,7 +37,7 @@ impl Release {
     pub(super) fn after(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Self {
         let frees_within = frees_within.filter(|timeout| *timeout < Span::WITHOUT_END);
         let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
-        Self { outcome, blocked_by: None, frees_within, until: now + patience, on_lost_runs: false }
+        Self { outcome, blocked_by: None, frees_within, until: now + patience }
     }
 
     /// A release at the end of `--timeout`, with these before us.
@@ -59,10 +55,8 @@ impl Machine {
             Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => finish(release, None, vec![]),
             Event::KeeperGone => unconfirmed(release),
             Event::Timer if now >= release.until => unconfirmed(release),
-            Event::OnLost(OnLostEvent::Ended) => (State::Releasing(Release { on_lost_runs: false, ..release }), vec![]),
-            Event::OnLost(OnLostEvent::Stopped(signal)) => (State::Releasing(release), vec![Effect::StopSelf(signal)]),
-            Event::Signal { signal, shared } => {
-                let effects = if release.on_lost_runs { forward_to_on_lost(signal, shared) } else { stop_self(signal) };
+            Event::Signal { signal, .. } => {
+                let effects = stop_self(signal);
                 if !cancels(signal) {
                     return (State::Releasing(release), effects);
                 }
@@ -79,16 +73,6 @@ impl Machine {
             }
         }
     }
-
-    pub(super) fn outlasted(outcome: Outcome, event: Event) -> Transition {
-        let effects = match event {
-            Event::OnLost(OnLostEvent::Ended) => return (State::Finished, vec![Effect::Finish(outcome)]),
-            Event::OnLost(OnLostEvent::Stopped(signal)) => vec![Effect::StopSelf(signal)],
-            Event::Signal { signal, shared } => forward_to_on_lost(signal, shared),
-            Event::Keeper(_) | Event::KeeperGone | Event::Command(_) | Event::CallerGone | Event::Timer => vec![],
-        };
-        (State::Outlasted(outcome), effects)
-    }
 }
 
 /// Nothing more is to be done about the node. `was_busy`: whether a contender was before us up to the end, if that is known.
@@ -104,9 +88,6 @@ fn finish(release: Release, was_busy: Option<bool>, mut effects: Vec<Effect>) ->
             None => Blocker::Late,
         }))
     }));
-    if release.on_lost_runs {
-        return (State::Outlasted(outcome), effects);
-    }
     effects.push(Effect::Finish(outcome));
     (State::Finished, effects)
 }
@@ -115,9 +96,4 @@ fn finish(release: Release, was_busy: Option<bool>, mut effects: Vec<Effect>) ->
 fn unconfirmed(release: Release) -> Transition {
     let told = release.frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout)));
     finish(release, None, [Effect::EndKeeper].into_iter().chain(told).collect())
-}
-
-/// A signal that the terminal sent to the process group has reached the command of `--on-lost` already.
-fn forward_to_on_lost(signal: Signal, shared: bool) -> Vec<Effect> {
-    if shared { vec![] } else { vec![Effect::Signal { signal, whom: Recipient::OnLost }] }
 }

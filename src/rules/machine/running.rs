@@ -141,7 +141,7 @@ impl Machine {
             Event::Timer => return self.time_is_over(now, run),
             Event::Signal { signal, shared } => self.pass_on(run, signal, shared),
             Event::CallerGone => end_command(),
-            Event::Keeper(_) | Event::OnLost(_) => vec![],
+            Event::Keeper(_) => vec![],
         };
         (State::Running(run), effects)
     }
@@ -263,8 +263,7 @@ impl Machine {
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Timer
             | Event::Signal { .. }
-            | Event::CallerGone
-            | Event::OnLost(_) => vec![],
+            | Event::CallerGone => vec![],
         };
         (State::Stopping(stopping), effects)
     }
@@ -277,11 +276,8 @@ fn silence(now: Instant, lease: Lease) -> LostWhy {
 
 /// Nothing is left of a command that was stopped.
 fn gone(now: Instant, stopping: Stopping) -> Transition {
-    let mut release = Release::after(now, stopping.cause.outcome(), stopping.frees_within());
-    release.on_lost_runs = matches!(stopping.cause, Cause::Loss | Cause::Revoked);
-    // The release first: others wait for it.
-    let on_lost = release.on_lost_runs.then_some(Effect::StartOnLost);
-    (State::Releasing(release), [Effect::Release].into_iter().chain(on_lost).collect())
+    let release = Release::after(now, stopping.cause.outcome(), stopping.frees_within());
+    (State::Releasing(release), vec![Effect::Release])
 }
 
 /// The lock is lost: there is no time for a stop signal.
@@ -293,7 +289,7 @@ fn kill(now: Instant, lease: Lease, cause: Cause, say: Option<Effect>) -> Transi
     Stopping { lease, cause, kill_at: now, pause: None }.kill(now, say)
 }
 
-/// The command has never begun, so `--on-lost` has nothing to clean up. `too_late`: what is told if it is for that.
+/// The command has never begun. `too_late`: what is told if it is for that.
 fn never_ran(
     now: Instant,
     outcome: Outcome,

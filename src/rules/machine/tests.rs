@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE, VERDICT_PATIENCE};
 use super::waiting::{KEEPER_CRASHES, LONGEST_KEEPER_PAUSE};
 use super::*;
-use crate::rules::event::{CommandEnd, CommandEvent, OnLostEvent, Recipient, Unstarted};
+use crate::rules::event::{CommandEnd, CommandEvent, Recipient, Unstarted};
 use crate::rules::last_run::LastRun;
 use crate::rules::message::{Connectivity, Grant, GrantedLock, Loss, Progress, QueueView, Refusal, Remark};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
@@ -67,11 +67,6 @@ struct Harness {
     gate_is_stuck: bool,
     /// Something may be left of the command.
     left: bool,
-    /// The command of `--on-lost` has been started; it runs.
-    on_lost: bool,
-    on_lost_runs: bool,
-    /// There is a command of `--on-lost`; if not, its end is told at once.
-    has_on_lost: bool,
     /// The end of `--max-run`.
     ends_at: Option<Instant>,
     /// Stop or Kill has gone out and something may be left of the command.
@@ -96,9 +91,6 @@ impl Harness {
             gated_until: None,
             gate_is_stuck: false,
             left: false,
-            on_lost: false,
-            on_lost_runs: false,
-            has_on_lost: false,
             ends_at: None,
             doomed: false,
             killed: false,
@@ -132,9 +124,6 @@ impl Harness {
             (self.doomed, self.left) = (false, false);
         }
         self.unstarted |= matches!(event, Event::Command(CommandEvent::StartFailed(_)));
-        if event == Event::OnLost(OnLostEvent::Ended) {
-            self.on_lost_runs = false;
-        }
         let before = format!("{:?}", self.machine);
         let effects = self.machine.step(self.now, event.clone());
         let mut taken_back = None;
@@ -152,20 +141,11 @@ impl Harness {
                 }
                 Effect::Signal { .. } | Effect::Stop(_) | Effect::Kill if taken_back.is_some() => {}
                 Effect::Recall(why) => taken_back = (self.alive && self.gated_until.is_some()).then_some(why),
-                Effect::Signal { signal, whom: Recipient::Command | Recipient::Outside } => {
+                Effect::Signal { signal, .. } => {
                     assert!(
                         self.alive || self.doomed || self.waited_for(),
                         "{signal} sent to a command that has been reaped"
                     );
-                }
-                Effect::Signal { signal, whom: Recipient::OnLost } => {
-                    assert!(self.on_lost_runs, "{signal} sent to a command of --on-lost that has been reaped");
-                }
-                Effect::StartOnLost => {
-                    assert!(!self.on_lost, "--on-lost twice");
-                    assert!(!self.alive && !self.left, "--on-lost beside the command, on {event:?} in {before}");
-                    assert!(self.released, "--on-lost before the release, on {event:?} in {before}");
-                    (self.on_lost, self.on_lost_runs) = (true, true);
                 }
                 Effect::Stop(_) => self.doomed = true,
                 Effect::Kill => (self.doomed, self.killed) = (true, true),
@@ -178,9 +158,6 @@ impl Harness {
                 Effect::Finish(outcome) => {
                     let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
                     assert!(outcome != Outcome::RanOut || ran_out, "too early for --max-run");
-                    assert!(!self.on_lost_runs, "finished with the command of --on-lost");
-                    let wanted = outcome == Outcome::Lost && self.spawned && !self.unstarted;
-                    assert_eq!(self.on_lost, wanted, "--on-lost belongs to a lost lock, on {event:?} in {before}");
                     assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
                 }
@@ -195,9 +172,6 @@ impl Harness {
         if let Some(why) = taken_back {
             self.alive = false;
             return self.event(Event::Command(CommandEvent::StartFailed(why)));
-        }
-        if self.on_lost_runs && !self.has_on_lost {
-            self.event(Event::OnLost(OnLostEvent::Ended));
         }
         if self.alive && !self.doomed && event == Event::Timer {
             let is_late = self.gated_until.is_some_and(|until| self.now > until);
@@ -263,7 +237,6 @@ enum Happening {
     CommandEnds(CommandEnd),
     CommandStops,
     TreeGone,
-    OnLostEnds,
 }
 
 fn patience() -> impl Strategy<Value = Patience> {
@@ -309,7 +282,6 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::CommandEnds(CommandEnd::Signaled(Signal::KILL))),
         1 => Just(Happening::CommandStops),
         3 => Just(Happening::TreeGone),
-        1 => Just(Happening::OnLostEnds),
     ]
 }
 
@@ -373,11 +345,6 @@ impl Harness {
                     self.event(Event::Command(CommandEvent::TreeGone));
                 }
             }
-            Happening::OnLostEnds => {
-                if self.on_lost_runs {
-                    self.event(Event::OnLost(OnLostEvent::Ended));
-                }
-            }
         }
     }
 }
@@ -390,13 +357,12 @@ proptest! {
         patience in patience(),
         max_run in proptest::option::of(1u64..60_000),
         wait_descendants: bool,
-        on_lost: bool,
         gate_is_stuck: bool,
         happenings in proptest::collection::vec(happening(), 1..60),
     ) {
         let max_run = max_run.map(Duration::from_millis);
         let mut run = Harness::new(Settings { patience, max_run, wait_descendants, ..settings() });
-        (run.has_on_lost, run.gate_is_stuck) = (on_lost, gate_is_stuck);
+        run.gate_is_stuck = gate_is_stuck;
         for happening in happenings {
             if run.finished.is_some() {
                 break;
@@ -409,7 +375,6 @@ proptest! {
             run.pass(Duration::from_secs(40));
             run.apply(Happening::CommandEnds(CommandEnd::Exited(0)));
             run.apply(Happening::TreeGone);
-            run.apply(Happening::OnLostEnds);
         }
         prop_assert!(run.finished.is_some(), "still {:?}", run.machine);
     }

@@ -94,7 +94,7 @@ impl Machine {
             }
             Event::CallerGone => give_up(now, Outcome::NotFree, Notice::CallerGone),
             Event::Timer => self.time_has_come(now, waiting),
-            Event::Command(_) | Event::OnLost(_) => stay(waiting, None),
+            Event::Command(_) => stay(waiting, None),
         }
     }
 

@@ -7,7 +7,6 @@ mod environment;
 mod exit_status;
 mod inherited; // stdin, arguments, limits
 mod max_run;
-mod on_lost;
 mod once_per;
 mod process_tree;
 mod readiness; // systemd

@@ -89,7 +89,7 @@ fn a_holder_that_is_asked_to_give_up_stops_then_kills_then_ends_in_76() {
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Signaled(Signal::KILL))));
     assert!(!run.released, "descendants may be left");
     run.event(Event::Command(CommandEvent::TreeGone));
-    assert!(run.released && run.on_lost);
+    assert!(run.released);
     // The same patience as after any other command: the node is still there.
     run.pass(GIVE_UP_PATIENCE);
     assert_eq!(run.finished, None);
@@ -281,51 +281,6 @@ fn signals_reach_descendants_after_the_command() {
     assert_eq!(sent(Signal::TSTP, false), [command(Signal::TSTP)]);
 }
 
-/// A run with a command for `--on-lost`, which runs.
-fn lost(settings: Settings) -> Harness {
-    let mut run = Harness::running(settings);
-    run.has_on_lost = true;
-    run.event(Event::Keeper(Report::Lost(Loss::NodeDeleted)));
-    run.event(Event::Command(CommandEvent::Ended(CommandEnd::Signaled(Signal::KILL))));
-    assert!(!run.on_lost, "descendants may be left");
-    run.event(Event::Command(CommandEvent::TreeGone));
-    assert!(run.on_lost_runs);
-    run
-}
-
-#[test]
-fn on_lost_is_waited_for_and_changes_no_status() {
-    let mut run = lost(settings());
-    run.event(Event::Keeper(Report::Released { was_busy: true }));
-    run.pass(Duration::from_secs(3600));
-    assert_eq!(run.finished, None);
-    run.event(Event::OnLost(OnLostEvent::Ended));
-    assert_eq!(run.finished, Some(Outcome::Lost));
-}
-
-#[test]
-fn on_lost_may_end_before_the_release() {
-    let mut run = lost(settings());
-    run.event(Event::OnLost(OnLostEvent::Ended));
-    assert_eq!(run.finished, None);
-    run.event(Event::KeeperGone);
-    assert_eq!(run.finished, Some(Outcome::Lost));
-}
-
-#[test]
-fn signals_reach_the_command_of_on_lost() {
-    let mut run = lost(settings());
-    let now = run.now;
-    for report in [Report::Queue(Progress::Requeued(Loss::NodeDeleted)), Report::Released { was_busy: true }] {
-        run.event(Event::Keeper(report));
-        let mut sent = |event| run.machine.step(now, event);
-        let signal = Signal::TERM;
-        assert_eq!(sent(Event::Signal { signal, shared: false }), [Effect::Signal { signal, whom: Recipient::OnLost }]);
-        assert_eq!(sent(Event::Signal { signal: Signal::TSTP, shared: true }), []);
-        assert_eq!(sent(Event::OnLost(OnLostEvent::Stopped(Signal::TSTP))), [Effect::StopSelf(Signal::TSTP)]);
-    }
-}
-
 #[test]
 fn a_command_that_is_to_stop_at_the_gate_never_begins() {
     let max_run = Some(Duration::from_secs(1));
@@ -341,7 +296,7 @@ fn a_command_that_is_to_stop_at_the_gate_never_begins() {
     for (event, outcome) in ends {
         for kill_after in [None, Some(Duration::ZERO)] {
             let mut run = Harness::new(Settings { max_run, kill_after, ..settings() });
-            (run.gate_is_stuck, run.has_on_lost) = (true, true);
+            run.gate_is_stuck = true;
             run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
             run.held();
             run.pass(Duration::ZERO);
@@ -350,7 +305,7 @@ fn a_command_that_is_to_stop_at_the_gate_never_begins() {
             } else {
                 run.event(event.clone());
             }
-            assert!(run.unstarted && !run.doomed && run.released && !run.on_lost);
+            assert!(run.unstarted && !run.doomed && run.released);
             // Why it was to stop, and that it had not begun.
             assert_eq!(run.notices.len(), 3, "{:?}", run.notices);
             assert_eq!(run.notices[2], Notice::NotBegun);
@@ -361,18 +316,17 @@ fn a_command_that_is_to_stop_at_the_gate_never_begins() {
 }
 
 #[test]
-fn a_start_that_came_too_late_runs_no_on_lost() {
+fn a_start_that_came_too_late_is_a_loss() {
     // The child that was to become the command is heard of before the end of the lease, after it, or after SIGKILL.
     let silence = lease(START).stop_at().saturating_since(START);
     for silence in [Duration::ZERO, silence, silence + DEFAULT_KILL_AFTER] {
         let mut run = Harness::running(settings());
-        run.has_on_lost = true;
         run.pass(silence);
         run.alive = false;
         run.event(Event::Command(CommandEvent::StartFailed(Unstarted::TooLate)));
         // If a loss has been told before, no second reason is.
         let told = if silence.is_zero() { Notice::TooLate } else { Notice::NotBegun };
-        assert!(run.released && !run.on_lost && run.said(|notice| *notice == told));
+        assert!(run.released && run.said(|notice| *notice == told));
         run.event(Event::Keeper(Report::Released { was_busy: true }));
         assert_eq!(run.finished, Some(Outcome::Lost));
     }
