@@ -23,14 +23,17 @@ use crate::harness::zklock::Zklock;
 type Answer = dyn Fn(Option<&[u8]>, i32) -> Option<Vec<u8>> + Send + Sync;
 
 /// A server that says what it is told to say.
-struct Hostile {
+pub(super) struct Hostile {
     port: u16,
     is_over: Arc<AtomicBool>,
     authority: Option<Authority>,
 }
 
 impl Hostile {
-    fn start(with_tls: bool, answer: impl Fn(Option<&[u8]>, i32) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+    pub(super) fn start(
+        with_tls: bool,
+        answer: impl Fn(Option<&[u8]>, i32) -> Option<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
         let authority = with_tls.then(|| {
             let authority = Authority::new();
             authority.issue("server", LOCAL, Good::Days(30));
@@ -57,7 +60,7 @@ impl Hostile {
     }
 
     /// zklock, within a gigabyte of address space.
-    fn zklock(&self) -> Zklock {
+    pub(super) fn zklock(&self) -> Zklock {
         let zklock = Zklock::at(format!("localhost:{}", self.port)).plain();
         let zklock = match &self.authority {
             Some(authority) => authority.trusted(zklock),
@@ -97,30 +100,30 @@ fn talk(mut client: impl Read + Write, answer: &Answer) -> io::Result<()> {
 /// In place of an opcode.
 const WORD: i32 = 0x776f_7264;
 
-fn packet(body: &[u8]) -> Vec<u8> {
+pub(super) fn packet(body: &[u8]) -> Vec<u8> {
     [&u32::try_from(body.len()).unwrap().to_be_bytes()[..], body].concat()
 }
 
 /// Opens a session: protocol version, a timeout of 4 s, the session id, a password, not read-only.
-fn greeting(session: i64) -> Vec<u8> {
+pub(super) fn greeting(session: i64) -> Vec<u8> {
     let start = [&0_i32.to_be_bytes()[..], &4000_i32.to_be_bytes(), &session.to_be_bytes()].concat();
     packet(&[&start[..], &16_i32.to_be_bytes(), &[7; 16], &[0]].concat())
 }
 
 /// A reply without an error.
-fn reply(request: &[u8], body: &[u8]) -> Vec<u8> {
+pub(super) fn reply(request: &[u8], body: &[u8]) -> Vec<u8> {
     packet(&[&request[..4], &1_i64.to_be_bytes(), &0_i32.to_be_bytes(), body].concat())
 }
 
 /// That of an ephemeral node: all is zero but the end of `ephemeralOwner`.
-const STAT: [u8; 68] = {
+pub(super) const STAT: [u8; 68] = {
     let mut stat = [0; 68];
     stat[51] = 1;
     stat
 };
 
 /// The body of a list of children, with a stat.
-fn children<I: IntoIterator<Item: AsRef<[u8]>>>(names: I) -> Vec<u8> {
+pub(super) fn children<I: IntoIterator<Item: AsRef<[u8]>>>(names: I) -> Vec<u8> {
     let (mut body, mut count) = (vec![0; 4], 0_u32);
     for name in names {
         body.extend(u32::try_from(name.as_ref().len()).unwrap().to_be_bytes());

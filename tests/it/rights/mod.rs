@@ -4,6 +4,7 @@ mod fuzz;
 mod hostile; // servers that mean harm
 mod liar; // clients that lie
 pub(crate) mod login;
+mod resumed; // what they say of a creation whose reply was lost
 mod sasl;
 mod secrets;
 mod tls;
