@@ -68,8 +68,9 @@ closed, if that is a pipe, a socket or a terminal, or until SIGTERM or SIGHUP.
 It stays in the foreground: $(zklock hold ...) would wait indefinitely.
 
 After a loss of the lock, it sends the stop signal to the process that started
-it, and exits with 76. It cannot kill a script that ignores the signal: run work
-that must not continue without the lock as a command of zklock.
+it, and exits with 76. A shell then ends without the program that it waits for.
+So run each step by zklock with the same lock, as below: the step uses the lock
+that is held, and is dead before the next holder starts.
 
 Examples:
   From here to the end of a bash script:
@@ -78,15 +79,17 @@ Examples:
     hold=$!
     set -a; source /dev/fd/\"${ZK[0]}\"; set +a
     [ -n \"$ZKLOCK_TOKEN\" ] || { wait $hold; exit; }
+    zklock /deploy -- ./deploy.sh
   To release the lock before the script ends:
     exec {ZK[1]}>&-; wait $hold
 
-  In any shell:
+  In any shell like sh:
     ZKLOCK_TOKEN=
     dir=$(mktemp -d); mkfifo \"$dir/lock\"
-    zklock hold --while $$ /deploy >\"$dir/lock\" & hold=$!
+    exec zklock hold --while $$ /deploy >\"$dir/lock\" & hold=$!
     set -a; . \"$dir/lock\"; set +a; rm -r \"$dir\"
     [ -n \"$ZKLOCK_TOKEN\" ] || { wait $hold; exit; }
+    zklock /deploy -- ./deploy.sh
   To release the lock before the script ends:
     kill $hold; wait $hold",
     after_summary: CONNECTION,

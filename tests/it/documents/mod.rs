@@ -2,6 +2,7 @@
 
 mod completions;
 pub(crate) mod generated; // the manual pages and the completions are up to date
+mod hold_recipes;
 mod layering;
 mod pages; // the manual pages
 pub(crate) mod readme;

@@ -21,12 +21,12 @@ use crate::harness::ensemble::Chroot;
 use crate::harness::server::Server;
 use crate::harness::zklock::{Zklock, binary};
 
-const README: &str = include_str!("../../../README.md");
+pub(super) const README: &str = include_str!("../../../README.md");
 const PROMISES: &str = include_str!("../../../docs/promises.md");
 const RECIPES: &str = include_str!("../../../docs/recipes.md");
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 const OPERATIONS: &str = include_str!("../../../docs/operations.md");
-const COMPARISON: &str = include_str!("../../../docs/comparison.md");
+pub(super) const COMPARISON: &str = include_str!("../../../docs/comparison.md");
 const TROUBLESHOOTING: &str = include_str!("../../../docs/troubleshooting.md");
 
 /// A program that the examples call: it tells on which lock, and with which arguments.

@@ -11,8 +11,7 @@ use std::path::Path;
 use zklock::cli::{self, Surroundings, Unread};
 
 use crate::documents::readme::{Place, blocks_in, only_block_of_the_readme};
-use crate::harness::running::finish;
-use crate::harness::running::{Output, Running};
+use crate::harness::running::{Output, Running, finish};
 use crate::harness::server::free_port;
 use crate::harness::zklock::Zklock;
 
@@ -170,95 +169,4 @@ fn script_tells_busy_from_unreachable() {
 
     place.executable("migrate.sh", "#!/bin/sh\nexit 3\n");
     assert_eq!(run(&chroot, " -w 1m ").expect_code(3).stdout(), "");
-}
-
-/// The beginnings of scripts that hold a lock, as the README and `--help` show them, each with its shell and the line that
-/// releases the lock.
-fn holding_scripts() -> Vec<(&'static str, String, &'static str)> {
-    let help = cli::Subcommand::Hold.command().render_long_help().to_string();
-    let mut scripts = vec![];
-    for text in [include_str!("../../../README.md"), &help] {
-        let lines: Vec<_> = text.lines().map(str::trim).collect();
-        for begin in (0..lines.len())
-            .filter(|&number| lines[number].starts_with("ZKLOCK_TOKEN= ") || lines[number] == "ZKLOCK_TOKEN=")
-        {
-            let length =
-                lines[begin..].iter().position(|line| line.starts_with("[ -n ")).expect("a script tests it") + 1;
-            let script = lines[begin..][..length].join("\n").replace(" -w 10m ", " ") + "\n";
-            let in_bash = script.contains("coproc");
-            let (shell, close) = if in_bash { ("bash", "exec {ZK[1]}>&-") } else { ("sh", "kill $hold") };
-            assert!(text.contains(&format!("{close}; wait $hold")), "{text}");
-            scripts.push((shell, script, close));
-        }
-    }
-    assert_eq!(scripts.len(), 3, "{scripts:?}");
-    scripts
-}
-
-/// Runs a script, in a shell that stops at errors and at unset variables, and in one that does not.
-fn in_both_ways(place: &Place, shell: &str, script: &str) -> [Output; 2] {
-    ["-eu", "+e"].map(|how| {
-        let shell = place.in_bare_environment(shell, PATH).args([how, "-c", script]);
-        shell.env("ZKLOCK_ZOOKEEPER", place.chroot.to_string()).env("ZKLOCK_TOKEN", "1").run()
-    })
-}
-
-#[test]
-fn scripts_that_do_not_get_a_lock_end_with_the_status_of_hold() {
-    let place = Place::new();
-    let mut holder = place.hold("/deploy");
-    for (shell, take, _) in holding_scripts() {
-        let twice =
-            take.replace(" /deploy", " /other") + "echo first\n" + &take.replace("zklock hold ", "zklock hold -n ");
-        let again = format!("{twice}echo second\n");
-        for output in in_both_ways(&place, shell, &take.replace("zklock hold ", "zklock hold -n ")) {
-            assert!(mail(&output.expect_code(75)).starts_with("zklock: /deploy is not free"), "{take}");
-        }
-        // The first one has left its token in the environment, and so has an outer zklock.
-        let outer = "export ZKLOCK_TOKEN; exec zklock /outer -- ".to_owned() + shell + " -c '" + &again + "'";
-        for script in [&again, &outer] {
-            for output in in_both_ways(&place, shell, script) {
-                assert_eq!(output.expect_code(75).stdout(), "first\n", "{script}");
-            }
-        }
-        let unreachable = format!("zklock hold -z 127.0.0.1:{} --connect-timeout 100ms ", free_port());
-        for output in in_both_ways(&place, shell, &(take.replace("zklock hold ", &unreachable) + "echo went on\n")) {
-            assert_eq!(output.expect_code(69).stdout(), "", "{take}");
-        }
-    }
-    finish(&mut holder);
-}
-
-#[test]
-fn scripts_that_release_a_lock_before_they_end() {
-    let place = Place::new();
-    for (shell, take, release) in holding_scripts() {
-        let section = format!("{take}zklock -n /deploy echo nested\n{release}; wait $hold\necho released, $?\n");
-        let free = "zklock status -q /deploy || echo free\nzklock -n /deploy echo alone\n";
-        let script = section.clone() + free + &section;
-        for output in in_both_ways(&place, shell, &script) {
-            let expected = "nested\nreleased, 0\nfree\nalone\nnested\nreleased, 0\n";
-            assert_eq!(mail(&output.expect_code(0)), expected, "{script}");
-        }
-        // With the same lock outside.
-        let outer = format!("exec zklock /deploy -- {shell} -c '{section}'");
-        for output in in_both_ways(&place, shell, &outer) {
-            assert_eq!(mail(&output.expect_code(0)), "nested\nreleased, 0\n", "{outer}");
-        }
-    }
-}
-
-#[test]
-fn script_that_holds_a_lock() {
-    let place = Place::new();
-    let text = place.adapted(&only_block_of_the_readme("bash").text);
-    let run = |text: &str| {
-        let script = place.in_bare_environment("bash", PATH).args(["-c", text]);
-        script.env("ZKLOCK_ZOOKEEPER", place.chroot.to_string()).run()
-    };
-    assert_eq!(mail(&run(&text).expect_code(0)), "");
-    let mut holder = place.hold("/deploy");
-    assert!(mail(&run(&text.replace(" -w 10m ", " -n ")).expect_code(75)).contains("/deploy is not free"));
-    finish(&mut holder);
-    assert_eq!(place.calls(), "deploy.sh under /deploy: \n");
 }
