@@ -37,7 +37,7 @@ pub enum Weight {
 
 /// The sentence for a notice, without the program's name, and who is to see it.
 pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) -> (Weight, String) {
-    use Weight::{Detail, Error, News, Notable, Status};
+    use Weight::{Error, News, Notable, Status};
     let run = Telling { plan, tells_caller, now };
     let lock = &plan.request.lock;
     match notice {
@@ -58,7 +58,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
             let why = "the session ended early, and an earlier holder may still run until then";
             (Status, format!("{lock} is free; starting in {}: {why}", show(*pause)))
         }
-        Notice::Skipped(last) => (Detail, run.skipped(last)),
+        Notice::Skipped(last) => (News, run.skipped(last)),
         Notice::CallerGone => {
             (Notable, format!("gave up waiting for {lock}: the process that it was to be held for has gone"))
         }
@@ -80,7 +80,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         Notice::Revoked { by, stops } => (Error, run.revoked(by.as_deref(), *stops)),
         Notice::TooLate => (Error, format!("lost the {}: this machine stalled; {}", run.the_locks(), not_begun(plan))),
         Notice::NotBegun => (Error, not_begun(plan).to_owned()),
-        Notice::NotReleased(timeout) => (Notable, run.not_released(*timeout)),
+        Notice::NotReleased { within, after_success } => run.not_released(*within, *after_success),
         Notice::GuardDied { had_ended } => {
             let told = run.told_to_caller().map(|told| format!("the guard process died; {told}"));
             (Error, told.unwrap_or_else(|| guard_died(*had_ended).to_owned()))
@@ -230,14 +230,14 @@ impl Telling<'_> {
         }
     }
 
-    fn not_released(&self, timeout: Duration) -> String {
-        format!(
-            "the release of {} was not confirmed; {} within {}{}",
-            self.locks(),
-            if self.has_several() { "they free themselves" } else { "it frees itself" },
-            show(timeout),
-            self.plan.request.once_per.map_or("", |_| "; --once-per may not know of this run")
-        )
+    fn not_released(&self, within: Duration, after_success: bool) -> (Weight, String) {
+        let (weight, record) = match self.plan.request.once_per {
+            Some(_) if after_success => (Weight::Error, "; --once-per may not know of this run, and run it again"),
+            _ => (Weight::Notable, ""),
+        };
+        let free = if self.has_several() { "they free themselves" } else { "it frees itself" };
+        let text = format!("the release of {} was not confirmed; {free} within {}{record}", self.locks(), show(within));
+        (weight, text)
     }
 }
 
@@ -283,7 +283,7 @@ fn remark(remark: &Remark, plan: &Plan) -> (Weight, String) {
             (Weight::Notable, format!("the command may not run alone: {}", refused(refusal, plan)))
         }
         Remark::Misrecorded(record) => (
-            Weight::Notable,
+            Weight::Error,
             format!("{record} should tell of the last run, but does not make sense; going on as if there were none"),
         ),
         Remark::Unrecorded(why) => (

@@ -75,8 +75,12 @@ pub enum Notice {
     TooLate,
     /// The command was to be stopped, as has been told, before it could be started.
     NotBegun,
-    /// The release was not confirmed; the lock frees itself within this time.
-    NotReleased(Duration),
+    /// The release was not confirmed; the lock frees itself `within` this time.
+    NotReleased {
+        within: Duration,
+        /// The command was successful, which may not be recorded.
+        after_success: bool,
+    },
     /// The guard process died; what is left of the command is killed.
     GuardDied {
         /// The command itself had ended before.

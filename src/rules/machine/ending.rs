@@ -94,6 +94,7 @@ fn finish(release: Release, was_busy: Option<bool>, mut effects: Vec<Effect>) ->
 
 /// No server has confirmed the release.
 fn unconfirmed(release: Release) -> Transition {
-    let told = release.frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout)));
+    let after_success = release.outcome == Outcome::Exited(0);
+    let told = release.frees_within.map(|within| Effect::Say(Notice::NotReleased { within, after_success }));
     finish(release, None, [Effect::EndKeeper].into_iter().chain(told).collect())
 }

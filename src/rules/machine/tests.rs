@@ -775,7 +775,7 @@ fn an_unconfirmed_release_is_bounded_and_told() {
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
     run.pass(RELEASE_PATIENCE);
     assert_eq!(run.finished, Some(Outcome::Exited(0)));
-    assert!(run.said(|notice| *notice == Notice::NotReleased(TIMEOUT)));
+    assert!(run.said(|notice| *notice == Notice::NotReleased { within: TIMEOUT, after_success: true }));
 }
 
 /// As for `zklock fence`: there is no lock.
@@ -786,7 +786,7 @@ fn a_lease_without_end_is_not_said_to_end() {
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
     run.pass(GIVE_UP_PATIENCE);
     assert_eq!(run.finished, Some(Outcome::Exited(0)));
-    assert!(!run.said(|notice| matches!(notice, Notice::NotReleased(_))));
+    assert!(!run.said(|notice| matches!(notice, Notice::NotReleased { .. })));
 }
 
 #[test]

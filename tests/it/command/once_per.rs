@@ -254,6 +254,43 @@ fn a_success_that_is_lost_with_the_session_costs_one_line() {
     }
 }
 
+/// As for a job of cron: what may run it twice is mailed.
+#[test]
+fn a_success_whose_release_is_not_confirmed_is_told_in_spite_of_quiet() {
+    for (status, told) in [("3", false), ("0", true)] {
+        let (scratch, proxy) = Scratch::proxied();
+        let servers = scratch.chroot().by(proxy.address()).to_string();
+        let child = ["--until", "end", "--exit", status];
+        let mut run = once(&scratch, "1h", &["-q", "-z", &servers]).child(child).spawn();
+        run.wait_stdout("ready");
+        let command = run.command();
+        proxy.hold();
+        scratch.touch("end");
+        process::wait_dead(command);
+        // It waits for the servers no more.
+        run.signal(Signal::SIGTERM);
+        let output = run.wait().expect_code(status.parse().unwrap());
+        let line = "zklock: the release of /lock was not confirmed; it frees itself within 20s; --once-per may not know of \
+                    this run, and run it again\n";
+        assert_eq!(output.stderr(), if told { line } else { "" });
+        proxy.pass();
+        scratch.wait_queue(0);
+    }
+}
+
+/// A person who starts the job by hand is told why it does not run, and where it did.
+#[test]
+fn a_skip_is_told_at_a_terminal() {
+    let scratch = Scratch::new();
+    expect_run(run(&scratch, "1h"));
+    let terminal = Terminal::new(100);
+    let mut run = terminal.spawn(once(&scratch, "1h", &[]).child([""; 0]));
+    run.wait().expect_code(0);
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    terminal.wait_count("zklock: skipped: the last successful run under /lock began at 2", 1);
+    terminal.wait_count(&format!("Z on {host}"), 1);
+}
+
 #[test]
 fn where_a_node_may_not_be_deleted_it_is_recorded_before_the_session_ends() {
     let scratch = Scratch::new().with_lock();
