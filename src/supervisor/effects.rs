@@ -135,9 +135,8 @@ impl SupervisorIo for Supervisor<'_> {
             }
             Effect::EndKeeper => self.kill_keeper(),
             Effect::Say(notice) => {
-                if let Some(text) = self.teller.say(&notice) {
-                    self.manager.status(&text);
-                }
+                let (weight, text) = self.teller.say(&notice);
+                self.manager.status(weight, &text);
             }
             Effect::Finish(_) => {}
         }

@@ -287,6 +287,7 @@ impl<'p> Supervisor<'p> {
     /// Leaves neither the command nor a keeper running. After a run that ended as it should, only a keeper and a guard
     /// that are about to exit are left.
     fn clean_up(&mut self, has_failed: bool) {
+        self.manager.stopping();
         self.teller.screen.clear();
         self.start_writer();
         if has_failed && self.job.has_command() {

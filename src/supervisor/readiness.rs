@@ -1,4 +1,4 @@
-//! What a service manager is told (sd_notify(3)): that we wait, and that we hold the lock.
+//! What a service manager is told (sd_notify(3)): that we wait, that we hold the lock, and how it ends.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use crate::cli::sentences::Weight;
 use crate::rules::instant::Instant;
 
 /// Where a service manager listens.
@@ -25,6 +26,8 @@ pub(super) struct Manager {
     socket: Option<(UnixDatagram, SocketAddr)>,
     /// When to ask for more time; `None` when we are ready.
     ask_at: Option<Instant>,
+    /// The last that it was told is to be read after our end.
+    says_why: bool,
 }
 
 impl Manager {
@@ -35,7 +38,7 @@ impl Manager {
         let name = std::env::var_os(SOCKET).filter(|name| is_ours && !name.is_empty());
         let socket = name.and_then(|name| connect(&name).inspect_err(|error| log::info!("{SOCKET}: {error}")).ok());
         let ask_at = socket.is_some().then_some(now);
-        Self { socket, ask_at }
+        Self { socket, ask_at, says_why: false }
     }
 
     /// When to call [`Self::extend_start_timeout`] next.
@@ -51,15 +54,23 @@ impl Manager {
         }
     }
 
-    /// This is what we do. Users see it in `systemctl status`.
-    pub(super) fn status(&self, text: &str) {
-        self.tell(&format!("STATUS={text}"));
+    /// This is what we do, or what has gone wrong. Users see it in `systemctl status`.
+    pub(super) fn status(&mut self, weight: Weight, text: &str) {
+        if !matches!(weight, Weight::News | Weight::Hint) {
+            self.says_why = matches!(weight, Weight::Error | Weight::Notable);
+            self.tell(&format!("STATUS={text}"));
+        }
     }
 
     /// We hold the lock.
     pub(super) fn ready(&mut self) {
         self.ask_at = None;
         self.tell("READY=1");
+    }
+
+    /// We are about to end: what we have told that we do is true no more.
+    pub(super) fn stopping(&self) {
+        self.tell(if self.says_why { "STOPPING=1" } else { "STOPPING=1\nSTATUS=ended" });
     }
 
     fn tell(&self, text: &str) {

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::mem::{self, Discriminant};
 use std::time::Duration;
 
+use nix::sys::stat::fstat;
+
 use crate::cli::sentences::{self, Weight};
 use crate::cli::{Plan, Verbosity};
 use crate::rules::instant::Instant;
@@ -60,15 +62,15 @@ impl<'p> Teller<'p> {
         }
     }
 
-    /// Tells it. Returns the text if it says what the run does now.
-    pub(super) fn say(&mut self, notice: &Notice) -> Option<String> {
+    /// Tells it. Returns what was told.
+    pub(super) fn say(&mut self, notice: &Notice) -> (Weight, String) {
         let (weight, text) = sentences::sentence(notice, self.plan, self.tells_caller, clock::now());
-        let doing = matches!(weight, Weight::Status | Weight::Progress | Weight::Detail).then(|| text.clone());
         match (weight, self.audience) {
             (Weight::Error, _) => self.screen.line(&text),
             (Weight::Notable, _) if self.plan.messages.verbosity != Verbosity::Quiet => self.screen.line(&text),
             (Weight::News | Weight::Hint, Audience::Reader) => self.screen.line(&text),
-            (Weight::Status, Audience::Reader) if terminal::is_in_foreground() => self.screen.status(text),
+            (Weight::Status, Audience::Reader) if terminal::is_in_foreground() => self.screen.status(text.clone()),
+            (Weight::Progress, Audience::Mail) if is_in_journal() => self.screen.line(&text),
             (Weight::Status | Weight::News | Weight::Progress, Audience::JobLog) => {
                 // That we wait is news even to those who have read that we connect. But a network that comes
                 // and goes must not fill the log.
@@ -80,6 +82,12 @@ impl<'p> Teller<'p> {
             }
             _ => log::info!("{text}"),
         }
-        doing
+        (weight, text)
     }
+}
+
+/// Whether standard error is the journal of systemd (systemd.exec(5)). There a line is no mail.
+fn is_in_journal() -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    fstat(std::io::stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }

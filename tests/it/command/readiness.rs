@@ -45,7 +45,38 @@ fn a_job() {
     wait_for(&socket, &format!("STATUS=holding {LOCK}"));
     job.wait_stdout("ready");
     finish(&mut job);
-    assert!(!std::iter::from_fn(|| next(&socket)).any(|text| text.starts_with("EXTEND")));
+    let rest: Vec<_> = std::iter::from_fn(|| next(&socket)).collect();
+    assert_eq!(rest, ["STOPPING=1\nSTATUS=ended"]);
+}
+
+/// `systemctl status` shows it after the end, too.
+#[test]
+fn the_loss_is_the_last_status() {
+    let scratch = Scratch::new();
+    let (socket, name) = manager(&scratch);
+    let mut job = scratch.zklock().env("NOTIFY_SOCKET", &name).arg(LOCK).child(["--wait"]).spawn();
+    job.wait_stdout("ready");
+    scratch.delete_holder();
+    job.wait();
+    let told: Vec<_> = std::iter::from_fn(|| next(&socket)).collect();
+    let [.., status, stopping] = &told[..] else { panic!("{told:?}") };
+    assert!(status.starts_with("STATUS=lost the lock /lock: ") && stopping == "STOPPING=1", "{told:?}");
+}
+
+/// A host that takes over after hours is to be found in its journal (systemd.exec(5)). Elsewhere, a line would be a mail.
+#[test]
+fn the_end_of_a_wait_is_told_to_the_journal() {
+    let journal = "export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2); exec \"$@\"";
+    for (stream, told) in [("true; exec \"$@\"", false), (journal, true)] {
+        let scratch = Scratch::new();
+        let mut holder = scratch.hold();
+        let mut job = scratch.zklock().arg(LOCK).bare_child().run_by(["sh", "-c", stream, "sh"]).spawn();
+        scratch.wait_queue(2);
+        finish(&mut holder);
+        let output = job.wait().expect_code(0);
+        assert_eq!(output.stderr().starts_with("zklock: holding /lock after "), told, "{output}");
+        assert_eq!(output.stderr().lines().count(), usize::from(told), "{output}");
+    }
 }
 
 #[test]
