@@ -35,8 +35,9 @@ fn cron_mails_the_commands_output_only() {
 #[test]
 fn service_manager_means_the_command() {
     let manual = include_str!("../../../man/zklock.1.in");
-    let line = manual.lines().find_map(|line| line.strip_prefix(r#".BR "\-c \(aq"#)).expect("a line for -c");
-    let line = line.split_once(r"\fICOMMAND").expect("a command").0;
+    let line = manual.lines().find_map(|line| line.strip_prefix(r#".B "\-c \(aq"#)).expect("a line for -c");
+    // systemd replaces this itself (systemd.service(5)).
+    let line = line.split_once(r"\fICOMMAND").expect("a command").0.replace("$$", "$");
     let look = format!("{line} sh -c 'echo $$ $LISTEN_PID $WATCHDOG_PID'");
     let unit = r#"LISTEN_PID=$$; WATCHDOG_PID=$$; export LISTEN_PID WATCHDOG_PID; exec "$@""#;
     let scratch = Scratch::new();
