@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -76,6 +76,10 @@ impl Fence {
                 "{}: the directory does not exist; create it, or name another file",
                 path.display()
             )),
+            io::ErrorKind::PermissionDenied => Refusal::System(format!(
+                "cannot open {}; this user needs the right to read and to write it",
+                lock_path.display()
+            )),
             _ => failed("cannot open", &lock_path, &error),
         })?;
         Ok(Self { path, token: plan.token, kill_after: plan.kill_after, lock_path, lock })
@@ -107,7 +111,13 @@ impl Fence {
             SeenToken::Token(seen) if seen == self.token => self.sync_directory(),
             SeenToken::Token(_) | SeenToken::Nothing => self.record(),
         };
-        recorded.map_err(|error| failed("cannot write", &self.path, &error))?;
+        recorded.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => Refusal::System(format!(
+                "cannot replace {}; this user needs the right to write to its directory, and that without the sticky bit",
+                self.path.display()
+            )),
+            _ => failed("cannot write", &self.path, &error),
+        })?;
         match self.control(libc::F_OFD_SETLK, TURN, libc::F_WRLCK) {
             Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Err(Busy(holder))),
             locked => locked.map_err(|error| failed("cannot lock", &self.lock_path, &error.into()))?,
@@ -153,11 +163,20 @@ impl Fence {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file = File::options().write(true).create_new(true).open(&new)?;
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+        self.keep_access(&file)?;
         file.write_all(record(self.token).as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, &self.path)?;
         self.sync_directory()
+    }
+
+    /// A `new` FILE is for those that the old one was for. The first one is for those that FILE.lock is for.
+    fn keep_access(&self, new: &File) -> io::Result<()> {
+        let old = fs::symlink_metadata(&self.path).or_else(|_| self.lock.metadata())?;
+        // Only root gives a file away. Others may give it to a group of theirs.
+        let _ = fchown(new, Some(old.uid()), Some(old.gid())).or_else(|_| fchown(new, None, Some(old.gid())));
+        new.set_permissions(fs::Permissions::from_mode(old.mode() & 0o777))
     }
 
     fn sync_directory(&self) -> io::Result<()> {

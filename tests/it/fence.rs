@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
@@ -443,4 +443,44 @@ fn another_users_command_is_stopped() {
     let mut second = far.fence(8, &[]).arg("true").program(&copy).run_by(AS_NOBODY).spawn();
     expect_stopped(&mut first);
     silent(second.wait().expect_code(0));
+}
+
+/// Whoever replaces it: root, whose umask locks others out, or a member of its group.
+#[test]
+fn the_file_of_several_users_stays_theirs() {
+    if refused([Right::Root]) {
+        return;
+    }
+    let far = Far::new();
+    let (umask, nobody) = (["sh", "-c", "umask 077; exec \"$@\"", "sh"], 65534);
+    let access = || {
+        let file = fs::metadata(far.file("file")).expect("the file is there");
+        (file.mode() & 0o7777, file.uid(), file.gid())
+    };
+    fs::write(far.file("file.lock"), "").unwrap();
+    chown(far.file("file.lock"), None, Some(nobody)).unwrap();
+    far.set_mode("file.lock", 0o660);
+    silent(far.fence(7, &[]).arg("true").run_by(umask).run().expect_code(0));
+    assert_eq!(access(), (0o660, 0, nobody), "as file.lock");
+
+    far.set_mode("", 0o777);
+    let copy = far.file("zklock");
+    copy_program(binary(), &copy);
+    let as_nobody = |token| far.fence(token, &[]).arg("true").program(&copy).run_by(AS_NOBODY).run();
+    silent(as_nobody(8).expect_code(0));
+    assert_eq!(access(), (0o660, nobody, nobody), "only root gives a file away");
+    far.set_mode("file", 0o640);
+    silent(far.fence(9, &[]).arg("true").run_by(umask).run().expect_code(0));
+    assert_eq!(access(), (0o640, nobody, nobody));
+
+    chown(far.file("file"), Some(0), None).unwrap();
+    far.set_mode("", 0o1777);
+    let line = only_line(&as_nobody(10).expect_code(70));
+    assert_eq!(
+        line,
+        "cannot replace file; this user needs the right to write to its directory, and that without the sticky bit"
+    );
+    far.set_mode("file.lock", 0o600);
+    let line = only_line(&as_nobody(10).expect_code(70));
+    assert_eq!(line, "cannot open file.lock; this user needs the right to read and to write it");
 }
