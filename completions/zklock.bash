@@ -277,7 +277,7 @@ fi
 
 # Adds the paths in ZooKeeper that begin with this: none if no servers are named or they do not answer at once.
 _zklock_paths() {
-    local i servers= words=()
+    local i servers= words=() program=$1
     [[ $2 == /* ]] || return
     # COMP_WORDS has no connect string in one piece.
     read -ra words <<<"${COMP_LINE:0:COMP_POINT}"
@@ -288,7 +288,11 @@ _zklock_paths() {
             --zookeeper=*) servers=${words[i]#*=} ;;
         esac
     done
-    mapfile -t words < <("$1" list ${servers:+-z "$servers"} --complete "$2" 2>/dev/null </dev/null)
+    # As it is typed, and a substitution is not to be executed by TAB.
+    case $program in
+        \~/*|\$HOME/*) program=$HOME/${program#*/} ;;
+    esac
+    mapfile -t words < <("$program" list ${servers:+-z "$servers"} --complete "$2" 2>/dev/null </dev/null)
     COMPREPLY+=("${words[@]}")
     [[ ${COMPREPLY-} == */ ]] && compopt -o nospace
 }

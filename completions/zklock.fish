@@ -109,7 +109,9 @@ function __zklock_paths
                 set servers $words[$i]
         end
     end
-    command $words[1] list $servers --complete $begun 2>/dev/null </dev/null
+    # As it is typed, and a substitution is not to be executed by TAB.
+    set -l program (string replace -r -- '^(~|\$HOME)/' "$HOME/" $words[1])
+    command $program list $servers --complete $begun 2>/dev/null </dev/null
 end
 
 # LOCK is no file, but FILE is.

@@ -199,6 +199,9 @@ const PATHS: &[(&str, &str)] = &[
     ("zklock list /jo", "zklock list /jobs/"),
     ("zklock break --force -w 5 /jobs/ba", "zklock break --force -w 5 /jobs/backup"),
     ("zklock check /jobs/re", "zklock check /jobs/report"),
+    // Where the shell has not put the path in yet.
+    ("~/bin/zklock /jobs/ba", "zklock /jobs/backup"),
+    ("$HOME/bin/zklock status /jobs/ba", "zklock status /jobs/backup"),
 ];
 
 /// What is typed has nothing to go on with: what a shell would cut, nodes that are no locks, and places without a LOCK.
