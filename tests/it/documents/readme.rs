@@ -335,3 +335,22 @@ fn links_and_paths_lead_somewhere() {
     assert!(followed > 20, "{followed} links");
     assert!(missing.is_empty(), "named, but not there: {missing:#?}");
 }
+
+#[test]
+fn each_test_that_keeps_a_decision_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/decisions.md")).expect("text");
+    let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let tests: Vec<_> = words
+        .split("Kept by: `")
+        .skip(1)
+        .filter_map(|text| text.split_once("`: `").filter(|(file, _)| !file.contains(' ')))
+        .map(|(file, rest)| (file, rest.split('`').next().expect("a function")))
+        .collect();
+    let has = |(file, function): &&(&str, &str)| {
+        fs::read_to_string(root.join(file)).is_ok_and(|text| text.contains(&format!("fn {function}(")))
+    };
+    assert!(tests.len() > 50, "{} tests", tests.len());
+    let missing: Vec<_> = tests.iter().filter(|test| !has(test)).collect();
+    assert!(missing.is_empty(), "named, but not there: {missing:#?}");
+}
