@@ -77,6 +77,14 @@ check_lint() {
     says '' rpmlint --strict --config packaging/rpmlint.toml "$rpm"
 }
 
+# check_links DIRECTORY - checks that the links between its pages lead somewhere.
+check_links() {
+    local page link
+    while IFS=: read -r page link; do
+        [[ -e ${page%/*}/$link ]] || die "$page has a link to $link"
+    done < <(grep --recursive --only-matching --perl-regexp '\]\(\K[^)#:]+(?=[)#])' --include='*.md' "$1")
+}
+
 # check_deb SUITE [PACKAGE...] - also checks what works together with the PACKAGEs if there are any.
 check_deb() {
     local suite=$1
@@ -96,6 +104,7 @@ check_deb() {
     says 'MIT License' "${in[@]}" cat /usr/share/doc/zklock/copyright
     says 'zklock status --json' "${in[@]}" cat /usr/share/doc/zklock/docs/status.schema.json
     says zookeeper "${in[@]}" cat /usr/share/doc/zklock/examples/zklock.toml
+    check_links "$root/usr/share/doc/zklock"
 
     says 'Removing zklock' "${in[@]}" dpkg --purge zklock
     files "$root" | diff "$scratch/before" - || die 'the package leaves these files'
@@ -232,6 +241,7 @@ static=$scratch/zklock-$version-${triple%%-*}-linux-static/zklock
 start_zookeeper "$scratch/zookeeper"
 
 check_binaries
+check_links "${gnu%/*}"
 check_lint
 check_static
 check_image
