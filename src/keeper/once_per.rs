@@ -55,6 +55,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
             read => read.map_err(|failure| StepEnd::because(failure, &record))?,
         };
         self.has_record.set(true);
+        if data.is_empty() {
+            // Made for users who may write it, but not create it.
+            return Ok(());
+        }
         let last = LastRun::from_bytes(&data, stat.written);
         let Some(last) = last.filter(|last| !last.is_absurd(asked, self.io.now(), period)) else {
             if !std::mem::replace(&mut self.told.borrow_mut().misrecorded, true) {

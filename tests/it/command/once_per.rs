@@ -303,6 +303,14 @@ fn where_a_node_may_not_be_deleted_it_is_recorded_before_the_session_ends() {
 }
 
 #[test]
+fn an_empty_record_was_made_for_the_first_run() {
+    let scratch = Scratch::new().with_lock();
+    scratch.client().create(RECORD, b"", Kind::Persistent).unwrap();
+    expect_run(run(&scratch, "1h"));
+    expect_skipped(run(&scratch, "1h"));
+}
+
+#[test]
 fn a_record_that_makes_no_sense_counts_for_nothing() {
     let scratch = Scratch::new().with_lock();
     scratch.client().create(RECORD, b"\xff", Kind::Persistent).unwrap();
