@@ -234,7 +234,7 @@ pub(super) const ONCE_PER: Opt = Opt {
      period counts on ZooKeeper's clock, from the start of the last run with status 0 to the time when this run queued. \
      A skipped run exits with 0. After a run that failed or was stopped, the next in the queue runs. For exclusive locks.",
     value: Some("DURATION"),
-    ..Opt::new("once-per", "Lock", "Skip the command if a run in this time succeeded")
+    ..Opt::new("once-per", "Lock", "Skip the command if a successful run began in this time")
 };
 
 pub(super) const PUBLISH_COMMAND: Opt = Opt {
