@@ -4,7 +4,7 @@ complete -c zklock -n __zklock_options -s p -l permits -d 'Take one of N permits
 complete -c zklock -n __zklock_options -l and -d 'Also take this lock: all or none; can be repeated' -r -f
 complete -c zklock -n __zklock_options -l dialect -d 'Node names to use: curator, curator-rw, kazoo; or single' -r -f
 complete -c zklock -n __zklock_options -l describe -d 'A text that zklock status shows' -r -f
-complete -c zklock -n __zklock_options -l once-per -d 'Skip the command if a successful run began in this time' -r -f
+complete -c zklock -n __zklock_options -l once-per -d 'Skip if a successful run began in this time' -r -f
 complete -c zklock -n __zklock_options -l max-run -d 'Stop the command after this time (124)' -r -f
 complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
 complete -c zklock -n __zklock_options -l signal -d 'Stop signal: after a loss, --max-run or zklock break' -r -f
