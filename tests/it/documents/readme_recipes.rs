@@ -130,6 +130,13 @@ fn crontab() {
     for job in [waiting, nightly, hourly, skipping] {
         assert_eq!(mail(&place.cron(&variables, job).run().expect_code(0)), "");
     }
+    // Both halves of the gap, and a night without servers.
+    let half =
+        |job: &str, option: &str| job.split(option).nth(1).and_then(|rest| rest.split(' ').next().map(str::to_owned));
+    for job in [nightly, hourly] {
+        assert_eq!(half(job, " --once-per "), half(job, " -w "), "{job}");
+    }
+    assert!([waiting, nightly].iter().all(|job| job.contains(" --connect-timeout ")));
     let once = "backup under /jobs/backup: \nprune under /jobs/prune: \nreport under /jobs/report: \nfetch under /jobs/fetch: \n";
     assert_eq!(place.calls(), once);
 
