@@ -6,6 +6,7 @@
 mod harness;
 
 mod command; // the command
+mod deployed; // hosts with systemd and cron
 mod documents; // documents and source
 mod faults; // faults of the network and of servers
 mod fence; // zklock fence: the work is done where the file is

@@ -47,7 +47,8 @@ impl JobLog {
                 runs.push(Run { pid, name: name.to_owned(), begin: time, last: time, ended: false });
                 continue;
             }
-            let run = runs.iter_mut().rev().find(|run| run.pid == pid && !run.ended);
+            // On two hosts, two processes may have the same number.
+            let run = runs.iter_mut().rev().find(|run| run.pid == pid && run.name == name && !run.ended);
             let run = run.unwrap_or_else(|| panic!("{line:?} of a job that did not begin"));
             run.last = time;
             run.ended = word == "end";

@@ -2,10 +2,10 @@
 //!
 //! [`server`] starts servers of one [`release`], [`ensemble`] three of them, [`proxy`] is a network that misbehaves,
 //! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
-//! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`joblog`] tells which
-//! command ran when, [`seccomp`] has system calls fail, [`traced`] holds a process at one. [`rights`] are what a machine
-//! may refuse, [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`]
-//! tests what would hide a fault.
+//! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`host`] two of them with
+//! systemd, [`joblog`] tells which command ran when, [`seccomp`] has system calls fail, [`traced`] holds a process at
+//! one. [`rights`] are what a machine may refuse, [`scratch`] is what each test has for itself, [`times`] are the
+//! durations. [`checks`] tests what would hide a fault.
 
 mod checks;
 
@@ -18,6 +18,7 @@ pub(crate) mod daemon;
 pub(crate) mod ensemble;
 pub(crate) mod fault;
 pub(crate) mod frames;
+pub(crate) mod host;
 pub(crate) mod jaas;
 pub(crate) mod joblog;
 pub(crate) mod moment;

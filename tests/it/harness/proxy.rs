@@ -130,7 +130,16 @@ impl Proxy {
     }
 
     fn start(target: SocketAddr, reads_frames: bool) -> Self {
-        let (port, listener) = server::listener();
+        Self::new(server::listener().1, target, reads_frames)
+    }
+
+    /// A proxy for clients of the ZooKeeper server at `address` that accepts by this listener, in whichever network that is.
+    pub(crate) fn behind(listener: TcpListener, address: &str) -> Self {
+        Self::new(listener, address.parse().expect("an address with a port"), true)
+    }
+
+    fn new(listener: TcpListener, target: SocketAddr, reads_frames: bool) -> Self {
+        let port = listener.local_addr().expect("a listener has an address").port();
         let shared = Arc::new(Shared { port, target, reads_frames, state: Mutex::default(), changed: Condvar::new() });
         listen(&shared, listener);
         Self { shared }
@@ -181,6 +190,10 @@ impl Proxy {
         let listener = poll::until("the proxy's port can be bound again", || {
             TcpListener::bind((Ipv4Addr::LOCALHOST, self.port())).ok()
         });
+        self.accept_by(listener);
+    }
+
+    pub(crate) fn accept_by(&self, listener: TcpListener) {
         listen(&self.shared, listener);
     }
 

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use nix::unistd::{Pid, geteuid};
 use tempfile::TempDir;
 
+use super::host;
 use super::skipped::skip;
 use super::traced::Traced;
 use super::zklock::copy_program;
@@ -38,6 +39,8 @@ pub(crate) enum Right {
     /// To lock more memory than a user may as a rule.
     LockedMemory,
     RealTimePriority,
+    /// [`host`](super::host).
+    Hosts,
 }
 
 impl Right {
@@ -54,11 +57,12 @@ impl Right {
             Self::Undumpable => ("CAP_SYS_PTRACE", || has_capability(19)),
             Self::LockedMemory => ("CAP_IPC_LOCK", || has_capability(14)),
             Self::RealTimePriority => ("a real-time priority", || does(["chrt", "--fifo", "98"], &["true"])),
+            Self::Hosts => ("root of a machine with cgroups v2 and overlays", host::can_boot),
         }
     }
 
     fn is_given(self) -> bool {
-        const COUNT: usize = Right::RealTimePriority as usize + 1;
+        const COUNT: usize = Right::Hosts as usize + 1;
         static TRIED: [OnceLock<bool>; COUNT] = [const { OnceLock::new() }; COUNT];
         *TRIED[self as usize].get_or_init(self.row().1)
     }
@@ -96,7 +100,7 @@ pub(crate) fn mounted(line: &str) -> Vec<String> {
     unshare(&["--mount", "sh", "-c", &script, "sh"]).into_iter().map(str::to_owned).collect()
 }
 
-fn does<W: AsRef<OsStr>>(by: impl IntoIterator<Item = W>, words: &[&str]) -> bool {
+pub(super) fn does<W: AsRef<OsStr>>(by: impl IntoIterator<Item = W>, words: &[&str]) -> bool {
     let mut by = by.into_iter();
     let mut command = Command::new(by.next().expect("a program"));
     command.args(by).args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
