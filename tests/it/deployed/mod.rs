@@ -2,6 +2,7 @@
 
 mod cron;
 mod standby; // the unit of the README
+mod units; // what a unit has to say
 
 /// The only block of the README in this language.
 fn block_of_the_readme(language: &str) -> &'static str {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::block_of_the_readme;
 use crate::harness::host::Site;
 use crate::harness::moment::Moment;
+use crate::harness::poll;
 use crate::harness::rights::{Right, refused};
 use crate::harness::server::Settings;
 use crate::harness::times::{AT_ONCE, SHORT_SESSION};
@@ -61,6 +62,26 @@ fn a_killed_zklock_takes_its_command_along() {
     site.wait_queue(LOCK, &["b", "a"]);
 }
 
+/// systemd is not to kill the keeper, which has the lock to release, only because the main process has gone.
+#[test]
+fn a_killed_zklock_frees_its_lock_at_once() {
+    if refused([Right::Hosts]) {
+        return;
+    }
+    let site = site(ON_TERM, "");
+    let mut order = vec!["a"];
+    for _ in 0..4 {
+        for (host, next) in [(&site.a, "b"), (&site.b, "a")] {
+            let killed = Moment::now();
+            host.sh("systemctl kill --kill-whom=main --signal=KILL scheduler");
+            order.push(next);
+            site.wait_begun(&order);
+            site.begin(next).expect_within(AT_ONCE, killed, "the other host takes over");
+            site.wait_queue(LOCK, if next == "a" { &["a", "b"] } else { &["b", "a"] });
+        }
+    }
+}
+
 #[test]
 fn a_host_that_shuts_down_hands_over() {
     if refused([Right::Hosts]) {
@@ -113,4 +134,20 @@ fn a_reload_reaches_the_command_and_puts_a_stand_by_last() {
     site.wait_queue(LOCK, &["a", "b"]);
     assert_eq!(site.a.property("scheduler", "NRestarts"), "0");
     site.wait_begun(&["a"]);
+}
+
+#[test]
+fn systemctl_status_tells_the_holder() {
+    if refused([Right::Hosts]) {
+        return;
+    }
+    let site = site(ON_TERM, "");
+    let [holder, waiter] = site.hosts().map(|host| {
+        poll::until("a status", || {
+            let status = host.sh("systemctl status scheduler");
+            status.lines().find_map(|line| line.trim_start().strip_prefix("Status: \"")).map(str::to_owned)
+        })
+    });
+    assert!(holder.starts_with("holding /services/scheduler/"), "{holder}");
+    assert!(waiter.starts_with("waiting for /services/scheduler: 2nd of 2, held by a (root, pid "), "{waiter}");
 }
