@@ -12,7 +12,7 @@ use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::settings::Patience;
 use crate::zookeeper::net::address::ConnectString;
 
-pub use self::refusals::{denied, lacks, no_chroot, not_let_in, recipe, refused};
+pub use self::refusals::{KEEPER_UNFIT, clickhouse_keeper, denied, lacks, no_chroot, not_let_in, recipe, refused};
 
 mod refusals;
 

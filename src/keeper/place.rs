@@ -162,6 +162,7 @@ pub(super) fn refuse(failure: Failure, path: impl Display) -> Report {
         // Reported over a connection that works: then the session has not expired but was ended.
         Failure::SessionOver => Report::Lost(Loss::SessionEnded),
         Failure::Denied => Report::Refused(Refusal::Denied(path.to_string())),
+        Failure::ClickHouseKeeper(server) => Report::Refused(Refusal::ClickHouseKeeper(server)),
         Failure::NotLetIn(why) => Report::Refused(Refusal::NotLetIn(why)),
         Failure::Unusable(why) => Report::Refused(Refusal::Unusable(format!("{path}: {why}"))),
         failure => Report::Refused(Refusal::Server(format!("{path}: {failure}"))),

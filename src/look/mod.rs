@@ -119,6 +119,10 @@ fn explained(stop: EarlyEnd, operation: &Operation) -> Outcome {
             say(&sentences::not_let_in(&why));
             Outcome::Denied
         }
+        EarlyEnd::Failed(Failure::ClickHouseKeeper(server)) => {
+            say(&sentences::clickhouse_keeper(&server));
+            Outcome::Unusable
+        }
         EarlyEnd::Failed(failure) => {
             say(&format!("ZooKeeper refused: {failure}"));
             Outcome::Internal

@@ -163,6 +163,8 @@ pub enum Refusal {
     /// The servers do not let us in, for this reason.
     NotLetIn(String),
     NoChroot,
+    /// This server is ClickHouse Keeper.
+    ClickHouseKeeper(String),
     Unfit {
         lock: String,
         why: Unfit,
@@ -214,7 +216,7 @@ impl Refusal {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Denied(_) | Self::Lacks { .. } | Self::NotLetIn(_) => Outcome::Denied,
-            Self::NoChroot | Self::Unfit { .. } | Self::Unusable(_) => Outcome::Unusable,
+            Self::NoChroot | Self::ClickHouseKeeper(_) | Self::Unfit { .. } | Self::Unusable(_) => Outcome::Unusable,
             Self::LaterHolder { .. } => Outcome::Lost,
             Self::File(_) => Outcome::Usage,
             Self::Server(_) | Self::System(_) => Outcome::Internal,

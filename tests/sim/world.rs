@@ -73,6 +73,7 @@ impl SimIo {
                         });
                     }
                     Err(Rejected::SessionOver) => return Err(Failure::SessionOver),
+                    Err(Rejected::ClickHouseKeeper) => panic!("a session without a password"),
                     Err(Rejected::NoSession | Rejected::Closed) => {}
                 }
             }

@@ -31,6 +31,14 @@ pub fn no_chroot(servers: &ConnectString) -> String {
     format!("the chroot {} does not exist: create it, or correct --zookeeper", servers.chroot)
 }
 
+pub fn clickhouse_keeper(server: &str) -> String {
+    format!("{server} is ClickHouse Keeper: {KEEPER_UNFIT}; use ZooKeeper")
+}
+
+/// What is wrong with ClickHouse Keeper.
+pub const KEEPER_UNFIT: &str =
+    "it closes the sessions of its clients when it shuts down, so two commands could overlap";
+
 /// A recipe of another library, and how it was known.
 pub fn recipe(recipe: Recipe) -> &'static str {
     match recipe {
@@ -48,6 +56,7 @@ pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
         Refusal::Denied(node) => denied(node),
         Refusal::Lacks { node, right } => lacks(node, *right, &plan.access.login),
         Refusal::NotLetIn(why) => not_let_in(why),
+        Refusal::ClickHouseKeeper(server) => clickhouse_keeper(server),
         Refusal::NoChroot => no_chroot(&plan.access.servers),
         Refusal::Unfit { lock, why } => unfit(lock, why, plan),
         Refusal::Unusable(why) | Refusal::Server(why) => format!("ZooKeeper refused: {why}"),

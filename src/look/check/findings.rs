@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::server::{Lack, Server};
 use crate::cli::Access;
+use crate::cli::sentences::KEEPER_UNFIT;
 use crate::rules::duration::show;
 use crate::rules::lease::Terms;
 use crate::rules::outcome::Outcome;
@@ -110,6 +111,7 @@ pub(super) fn judge(servers: &[Server], asked: Duration, today: i64, access: &Ac
     }
     let has = |code| findings.iter().any(|finding| finding.code == code);
     let outcome = match promise {
+        _ if has("clickhouse-keeper") => Outcome::Unusable,
         None if servers.iter().any(Server::is_refusing) => Outcome::Denied,
         None => Outcome::Unavailable,
         Some(_) if has("no-chroot") => Outcome::Unusable,
@@ -122,6 +124,10 @@ pub(super) fn judge(servers: &[Server], asked: Duration, today: i64, access: &Ac
 }
 
 fn down(server: &Server, access: &Access) -> Finding {
+    if server.cure == Cure::ZooKeeper {
+        let text = format!("{server} is ClickHouse Keeper: {KEEPER_UNFIT}");
+        return Finding::new("clickhouse-keeper", text, cure(server.cure, access));
+    }
     let why = server.error.as_deref().unwrap_or_default();
     Finding::new("server-down", format!("{server} does not answer as it should: {why}"), cure(server.cure, access))
 }
@@ -331,6 +337,7 @@ fn cure(cure: Cure, access: &Access) -> &'static str {
         Cure::Certificate => "Give a client certificate: --tls-cert and --tls-key.",
         Cure::Login if access.login.is_given() => "Correct the login (--auth-file), or let the server accept it.",
         Cure::Login => "Log in (--auth-file).",
+        Cure::ZooKeeper => "Name servers of ZooKeeper: zklock does not run with ClickHouse Keeper.",
     }
 }
 

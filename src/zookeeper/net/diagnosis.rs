@@ -19,6 +19,7 @@ const DIAGNOSIS: Duration = Duration::from_secs(1);
 pub(super) enum ServerTrouble {
     /// The session that was to be resumed is over.
     SessionOver,
+    ClickHouseKeeper,
     Unconnected(Unconnected),
     /// `wants_certificate`: it has asked for one, and we have none. `is_closed`: [`Rejected::Closed`](crate::zookeeper::session::channel::Rejected::Closed).
     NoSession {

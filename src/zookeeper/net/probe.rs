@@ -46,6 +46,8 @@ pub enum Cure {
     Certificate,
     /// To log in, or to log in otherwise.
     Login,
+    /// To use ZooKeeper: it is ClickHouse Keeper.
+    ZooKeeper,
 }
 
 /// Why a server has opened no session.
@@ -154,6 +156,9 @@ async fn entered(channel: &TcpChannel<'_>, attempt: &mut Attempt, login: &Login)
     let granted = granted(attempt, channel).await.map_err(|why| match channel.tls_trouble() {
         Some(trouble) => trouble.into(),
         None if why == Rejected::Closed => NoProbe::Closed,
+        None if why == Rejected::ClickHouseKeeper => {
+            NoProbe::Failed(Cure::ZooKeeper, "it is ClickHouse Keeper".to_owned())
+        }
         None => NoProbe::NoSession,
     })?;
     let Some(sasl) = login.sasl() else { return Ok(granted) };

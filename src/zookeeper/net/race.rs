@@ -23,6 +23,8 @@ const NEXT: Duration = Duration::from_millis(300);
 /// Why a round has led to no session.
 pub(super) enum Lost {
     SessionOver,
+    /// This server is ClickHouse Keeper.
+    ClickHouseKeeper(SocketAddr),
     Troubles(Vec<(SocketAddr, ServerTrouble)>),
 }
 
@@ -54,6 +56,9 @@ pub(super) async fn race<'p>(
                         return Poll::Ready(Ok((one.channel, granted)));
                     }
                     Err(ServerTrouble::SessionOver) => return Poll::Ready(Err(Lost::SessionOver)),
+                    Err(ServerTrouble::ClickHouseKeeper) => {
+                        return Poll::Ready(Err(Lost::ClickHouseKeeper(one.channel.address.socket)));
+                    }
                     Err(trouble) => {
                         troubles.push((one.channel.address.socket, trouble));
                         // Where only one server is asked at a time, another may be asked now.
@@ -151,6 +156,7 @@ impl<'p> Try<'p> {
     fn rejected(&self, why: Rejected) -> ServerTrouble {
         match (why, self.channel.tls_trouble()) {
             (Rejected::SessionOver, _) => ServerTrouble::SessionOver,
+            (Rejected::ClickHouseKeeper, _) => ServerTrouble::ClickHouseKeeper,
             (_, Some(trouble)) => ServerTrouble::Unconnected(trouble),
             (why, None) => ServerTrouble::NoSession {
                 wants_certificate: self.channel.lacks_certificate(),

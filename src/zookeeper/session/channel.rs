@@ -42,6 +42,8 @@ pub trait Channel: Display {
 pub enum Rejected {
     /// The session that was to be resumed is over.
     SessionOver,
+    /// It is no ZooKeeper server, though it opens sessions.
+    ClickHouseKeeper,
     /// It opens none, or is no server.
     NoSession,
     /// It has closed the connection before it answered.
@@ -62,6 +64,7 @@ pub fn shake_hands(attempt: &mut Attempt, channel: &impl Channel, resumes: bool)
                 Ok(None) => {}
                 Ok(granted) => return Ok(granted),
                 Err(Broken::Expired | Broken::Another(_)) if resumes => return Err(Rejected::SessionOver),
+                Err(Broken::ClickHouseKeeper) => return Err(Rejected::ClickHouseKeeper),
                 Err(why) => {
                     log::info!("{channel}: {why}");
                     return Err(Rejected::NoSession);

@@ -34,6 +34,8 @@ pub enum Failure {
     Denied,
     /// The servers do not let us in, for this reason.
     NotLetIn(String),
+    /// This server is ClickHouse Keeper, where a lock cannot be relied on.
+    ClickHouseKeeper(String),
     /// The server does not know this kind of request. A real server also closes the connection over it; one that only
     /// imitates ZooKeeper may close it without this answer.
     Unimplemented,
@@ -56,6 +58,7 @@ impl fmt::Display for Failure {
             Self::Denied => f.write_str("not permitted"),
             Self::Unimplemented => f.write_str("the server does not know the request"),
             Self::SessionOver => f.write_str("the session is over"),
+            Self::ClickHouseKeeper(server) => write!(f, "{server} is ClickHouse Keeper"),
             Self::NotLetIn(why) | Self::Unknown(why) | Self::Unusable(why) | Self::Refused(why) => f.write_str(why),
         }
     }

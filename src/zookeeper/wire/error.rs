@@ -137,6 +137,8 @@ pub enum Broken {
     /// Another session was to be resumed; the server resumed the one with this id.
     Another(i64),
     ReadOnly,
+    /// It is ClickHouse Keeper, or made from it.
+    ClickHouseKeeper,
 }
 
 impl From<Malformed> for Broken {
@@ -153,6 +155,7 @@ impl fmt::Display for Broken {
             Self::Expired => f.write_str("the session has expired"),
             Self::Another(id) => write!(f, "the server went on with another session, {id:#018x}"),
             Self::ReadOnly => f.write_str("the server only serves reads"),
+            Self::ClickHouseKeeper => f.write_str("the server is ClickHouse Keeper"),
         }
     }
 }

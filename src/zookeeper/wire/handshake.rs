@@ -127,6 +127,11 @@ impl Attempt {
         if self.resumes && self.asked.id != id {
             return Err(Broken::Another(id));
         }
+        // Keeper says nothing else, not even that it has no leader (`KeeperTCPHandler::sendHandshake`); RaftKeeper has that
+        // from it. ZooKeeper's passwords are random (`ZooKeeperServer.generatePasswd`).
+        if password.iter().all(|byte| *byte == 0) {
+            return Err(Broken::ClickHouseKeeper);
+        }
         let identity = Identity { id, password, last_zxid: self.asked.last_zxid };
         Ok(Some(Granted { identity, timeout, asked_at, inbox: std::mem::take(&mut self.inbox) }))
     }

@@ -5,6 +5,8 @@ use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::server::Settings;
+use crate::harness::stub::Stub;
+use crate::harness::zklock::Zklock;
 
 /// What it says when it does not take the lock with these options.
 #[track_caller]
@@ -34,6 +36,31 @@ fn local_sessions() {
             assert!(said.contains("\nlocal-sessions: ") && said.contains(remedy), "{said}");
             assert!(!said.contains("lock-refused") && !said.contains("may be used"), "{said}");
         }
+    }
+}
+
+/// What it says for a new session: the protocol's version, a timeout of 30 s, the session, and a password of zeros.
+fn keeper(version: i32, session: i64) -> Stub {
+    let start = [&37_i32.to_be_bytes()[..4], &version.to_be_bytes(), &30_000_i32.to_be_bytes()].concat();
+    let rest = [&session.to_be_bytes()[..], &16_i32.to_be_bytes(), &[0; 16], &[0]].concat();
+    Stub::answering([start, rest].concat())
+}
+
+/// It would close the session of a holder when it shuts down.
+#[test]
+fn clickhouse_keeper() {
+    let no_leader = 42;
+    for keeper in [keeper(0, 5), keeper(no_leader, 0)] {
+        let address = keeper.address();
+        let run = |args: &[&str]| Zklock::at(&address).plain().args(args).run().expect_code(78);
+        let why = "is ClickHouse Keeper: it closes the sessions of its clients when it shuts down, so two commands could \
+                   overlap";
+        for args in [&["-w", "1m", LOCK, "true"][..], &["status", LOCK], &["list"], &["break", "--force", LOCK]] {
+            assert_eq!(only_line(&run(args)), format!("{address} {why}; use ZooKeeper"), "{args:?}");
+        }
+        let said = silent(run(&["check", LOCK])).stdout();
+        let finding = format!("\nclickhouse-keeper: {address} {why}\n  Name servers of ZooKeeper");
+        assert!(said.contains(&finding) && !said.contains("may be used"), "{said}");
     }
 }
 

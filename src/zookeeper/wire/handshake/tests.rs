@@ -6,12 +6,16 @@ const ASKED: Duration = Duration::from_secs(30);
 const SENT: Instant = Instant::from_boot(Duration::from_secs(1));
 
 fn reply(timeout: i32, id: i64, read_only: Option<bool>) -> Vec<u8> {
+    reply_with(&[9; 16], 0, timeout, id, read_only)
+}
+
+fn reply_with(password: &[u8], protocol: i32, timeout: i32, id: i64, read_only: Option<bool>) -> Vec<u8> {
     let mut record = vec![];
     let mut to = RecordWriter::new(&mut record);
-    to.int(0);
+    to.int(protocol);
     to.int(timeout);
     to.long(id);
-    to.buffer(&[9; 16]);
+    to.buffer(password);
     if let Some(read_only) = read_only {
         to.boolean(read_only);
     }
@@ -84,6 +88,19 @@ fn why_there_is_no_session() {
     let http = i32::from_be_bytes(*b"HTTP");
     assert_eq!(answer(Attempt::open(ASKED), b"HTTP/1.1 400"), Malformed::PacketLength(http).into());
     assert_eq!(answer(Attempt::open(ASKED), &[0, 0, 0, 2, 0, 0]), Malformed::Truncated.into());
+}
+
+#[test]
+fn clickhouse_keeper_is_known_by_its_password() {
+    let answer = |attempt, reply: &[u8]| sent(attempt).receive(reply).unwrap_err();
+    let zeros = |protocol, timeout, id, read_only| reply_with(&[0; 16], protocol, timeout, id, read_only);
+    // With a leader and without one; and a session that it would not resume.
+    assert_eq!(answer(Attempt::open(ASKED), &zeros(0, 4000, 5, None)), Broken::ClickHouseKeeper);
+    assert_eq!(answer(Attempt::open(ASKED), &zeros(42, 4000, 0, None)), Broken::ClickHouseKeeper);
+    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &zeros(0, 4000, 6, None)), Broken::Another(6));
+    // What ZooKeeper says of a session that is over, or of one for reads.
+    assert_eq!(answer(Attempt::open(ASKED), &zeros(0, 0, 0, Some(false))), Broken::Expired);
+    assert_eq!(answer(Attempt::open(ASKED), &zeros(0, 4000, 5, Some(true))), Broken::ReadOnly);
 }
 
 #[test]
