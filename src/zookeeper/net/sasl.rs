@@ -30,6 +30,10 @@ use crate::zookeeper::wire::request::{Request, Secret};
 /// The service and the host that DIGEST-MD5 is about: each ZooKeeper server says that it is this one (`SecurityUtils`).
 const URI: &str = "zookeeper/zk-sasl-md5";
 
+/// Why a server with SASL may not take part (ZOOKEEPER-5043), and what helps.
+const NO_MD5: &str = "servers do so from 3.9.6 on, unless -Dzookeeper.fips-mode=false is set there; use a client \
+                      certificate, Kerberos or digest: instead";
+
 /// Of a server that answers the first token with nothing.
 const NO_SASL: &str = "SASL is not set up there, so it would ignore the login";
 
@@ -91,9 +95,11 @@ impl<'c, 'p> LoginExchange<'c, 'p> {
     async fn digest_md5(&mut self, user: &str, password: &str) -> Result<(), LoginTrouble> {
         let refused = |why: &str| Err(LoginTrouble::Refused(why.to_owned()));
         let challenge = match self.ask(b"").await? {
-            Ok(challenge) if challenge.is_empty() => return refused(NO_SASL),
+            Ok(challenge) if challenge.is_empty() => {
+                return refused(&format!("{NO_SASL}; or it refuses DIGEST-MD5: {NO_MD5}"));
+            }
             Ok(challenge) => challenge,
-            Err(code) => return refused(&format!("it refuses a login by DIGEST-MD5 ({code})")),
+            Err(code) => return refused(&format!("it refuses a login by DIGEST-MD5 ({code}): {NO_MD5}")),
         };
         let Some(response) = Response::to(&challenge, user, password, &nonce()?, URI) else {
             return refused("it wants SASL, but not by DIGEST-MD5");

@@ -69,6 +69,8 @@ pub(crate) enum Feature {
     EnforcedQuota,
     /// That a server can demand a login by SASL, and says that it refuses one.
     EnforcedSasl,
+    /// That a server refuses DIGEST-MD5 unless it is told otherwise.
+    FipsMode,
     /// Sessions that only one server of an ensemble knows.
     LocalSessions,
     /// What a server says of a node to those who may not read it. Later ones say only that it is there.
@@ -80,12 +82,13 @@ pub(crate) enum Feature {
 impl Feature {
     /// Whether the servers have it.
     pub(crate) fn is_there(self) -> bool {
-        let Some(version) = &Release::used().version else { return true };
+        let Some(version) = &Release::used().version else { return self != Self::FipsMode };
         let mut numbers = version.split('.').map(|number| number.parse::<u32>().expect("a version such as 3.4.14"));
-        let used = (numbers.next(), numbers.next());
+        let (used, patch) = ((numbers.next(), numbers.next()), numbers.next());
         let since = match self {
             Self::Containers | Self::Create2 | Self::Curator | Self::EnforcedSasl | Self::LocalSessions => 5,
             Self::EnforcedLogin | Self::EnforcedQuota => 7,
+            Self::FipsMode => return (used, patch) >= ((Some(3), Some(9)), Some(6)),
             Self::OpenStat => return used < (Some(3), Some(9)),
             Self::Tls => return false,
         };
