@@ -202,7 +202,7 @@ complete -c zklock -n '__zklock_subcommand break' -s h -l help -d 'Print a summa
 complete -c zklock -n __zklock_first -a check -d 'Check that the servers meet zklock\'s requirements'
 complete -c zklock -n '__zklock_subcommand check' -l json -d 'Print JSON, as docs/check.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand check' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
-complete -c zklock -n '__zklock_subcommand check' -l connect-timeout -x -d 'How long each server has to answer everything'
+complete -c zklock -n '__zklock_subcommand check' -l connect-timeout -x -d 'How long to wait until a server answers; 0 tries once, for health checks'
 complete -c zklock -n '__zklock_subcommand check' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
 complete -c zklock -n '__zklock_subcommand check' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
 complete -c zklock -n '__zklock_subcommand check' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::environment;
 use super::login;
-use super::meaning::{connect_timeout, log_filter_of};
+use super::meaning::log_filter_of;
 use super::options::{CONNECT_TIMEOUT, QUIET, VERBOSE, ZOOKEEPER};
 use super::origin::{Given, Origin, Setting};
 use super::tls;
@@ -21,7 +21,7 @@ pub struct Access {
     pub servers: ConnectString,
     /// The user has named the servers, by option, variable or file.
     pub servers_given: bool,
-    /// `--connect-timeout`
+    /// `--connect-timeout`. Of `zklock check` it may be zero: then it does not wait for a server.
     pub connect_timeout: Duration,
     /// How connections are encrypted. `None`: they are not.
     pub tls: Option<Tls>,
@@ -52,7 +52,11 @@ pub enum Verbosity {
 }
 
 impl Access {
-    pub(super) fn read(values: &Values<'_>) -> Result<Self, String> {
+    /// `connect_timeout`: what that option may be.
+    pub(super) fn read(
+        values: &Values<'_>,
+        connect_timeout: impl FnOnce(&str) -> Result<Duration, String>,
+    ) -> Result<Self, String> {
         let mut origins = values.config.files.clone();
         let (servers, given) = values.required(&ZOOKEEPER, str::parse::<ConnectString>)?;
         let servers_given = given.origin != Origin::Default;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::access::{Access, Messages};
 use super::config::Surroundings;
 use super::forms::JOB;
-use super::meaning::{description, exit_status, kill_after, number, once_per, session_timeout};
+use super::meaning::{connect_timeout, description, exit_status, kill_after, number, once_per, session_timeout};
 use super::options::{
     COMMAND, CONFLICT_EXIT_CODE, DESCRIBE, KILL_AFTER, MAX_RUN, NO_SIGNAL, ONCE_PER, PUBLISH_COMMAND, SESSION_TIMEOUT,
     SIGNAL, WAIT_DESCENDANTS, WHILE,
@@ -31,7 +31,7 @@ pub fn job(args: impl IntoIterator<Item = OsString>, surroundings: &dyn Surround
 
 /// `args`: those of the main job, or `None` for `zklock hold`. What only one of them has is not given in the other.
 pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Plan, String> {
-    let mut access = Access::read(values)?;
+    let mut access = Access::read(values, connect_timeout)?;
     login::protect(&mut access.login, &access.origins, values)?;
     let mode = mode(values)?;
     let dialects = dialects(values, mode)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::access::{Access, Messages, Verbosity};
 use super::config::Surroundings;
-use super::meaning::session_timeout;
+use super::meaning::{connect_timeout, session_timeout};
 use super::options::{
     BREAK_TIMEOUT, CHECK_JSON, COMPLETE, FORCE, LIST_JSON, NODE, SESSION_TIMEOUT, STATUS_JSON, WATCH,
 };
@@ -96,7 +96,8 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &dyn
     if subcommand == Subcommand::Hold {
         return Ok(Task::Run(Box::new(job::read(&values, None)?)));
     }
-    let mut access = Access::read(&values)?;
+    let is_check = subcommand == Subcommand::Check;
+    let mut access = Access::read(&values, if is_check { duration::parse } else { connect_timeout })?;
     let messages = Messages::read(&values)?;
     let servers = &access.servers;
     let subject = match subcommand {

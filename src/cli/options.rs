@@ -345,8 +345,11 @@ pub(super) const BREAK_QUIET: Opt =
 
 pub(super) const CHECK_QUIET: Opt = Opt { help: "Print nothing; the exit status tells", ..QUIET };
 
-pub(super) const CHECK_CONNECT_TIMEOUT: Opt =
-    Opt { heading: "Check", help: "How long each server has to answer everything", ..CONNECT_TIMEOUT };
+pub(super) const CHECK_CONNECT_TIMEOUT: Opt = Opt {
+    heading: "Check",
+    help: "How long to wait until a server answers; 0 tries once, for health checks",
+    ..CONNECT_TIMEOUT
+};
 
 /// How to reach the servers.
 pub(super) const CONNECTING: &[Opt] =

@@ -121,6 +121,9 @@ fn every_option_of_a_subcommand_is_understood() {
     let check = operation(&[&["check", "/a", "--session-timeout", "6s"], &options[..]].concat()).unwrap();
     let lock = Some(LockPath::parse("/a", "").unwrap());
     assert_eq!(check.subject, Subject::Check(Check { lock, session_timeout: Duration::from_secs(6), json: true }));
+    let at_once = operation(&["check", "--connect-timeout", "0"]).unwrap();
+    assert_eq!(at_once.access.connect_timeout, Duration::ZERO);
+    operation(&["status", "/a", "--connect-timeout", "0"]).unwrap_err();
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::rules::rfc3339::rfc3339;
 use crate::system::clock;
 use crate::system::futures::or;
 use crate::system::reactor::Reactor;
+use crate::system::terminal::say;
 use crate::zookeeper::net::probe::Probes;
 use crate::zookeeper::net::tls;
 
@@ -94,7 +95,16 @@ pub(super) async fn run<'p>(
     reactor: &Reactor,
     output: &Output<'_>,
 ) -> Result<Outcome, EarlyEnd> {
-    let seen = survey::survey(check, &operation.access, probes, reactor).await;
+    let is_quiet = operation.messages.verbosity == Verbosity::Quiet;
+    let mut told = String::new();
+    let waiting = |seen: &[Server]| {
+        let sentence = text::waiting(seen, operation.access.connect_timeout);
+        if !is_quiet && sentence != told {
+            say(&sentence);
+            told = sentence;
+        }
+    };
+    let seen = survey::survey(check, &operation.access, probes, reactor, waiting).await;
     close(probes, reactor).await;
     let today = i64::try_from(clock::wall_millis() / 1000).unwrap_or(i64::MAX);
     let mut report = judge(&seen, check.session_timeout, today, &operation.access);
@@ -102,7 +112,7 @@ pub(super) async fn run<'p>(
     if let Some(Some(not_after)) = own {
         report.add_own_certificate(not_after, today);
     }
-    if operation.messages.verbosity != Verbosity::Quiet {
+    if !is_quiet {
         let text = if check.json {
             json(&seen, own, &report, &operation.access.origins)
         } else {

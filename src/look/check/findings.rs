@@ -317,11 +317,11 @@ fn cure(cure: Cure, access: &Access) -> &'static str {
         Cure::Server => "Mend or start this server, or take it out of --zookeeper.",
         Cure::Tls => "If this is its secureClientPort, use --tls; otherwise name its clientPort.",
         Cure::Full if access.tls.is_some() => {
-            "Raise its maxClientCnxns, if it is full; otherwise name a ZooKeeper server."
+            "Wait, if it is starting; raise its maxClientCnxns, if it is full; otherwise name a ZooKeeper server."
         }
         Cure::Full => {
-            "Raise its maxClientCnxns, if it is full; if this is its secureClientPort, use --tls; otherwise name its \
-             clientPort."
+            "Wait, if it is starting; raise its maxClientCnxns, if it is full; if this is its secureClientPort, use --tls; \
+             otherwise name its clientPort."
         }
         Cure::NoTls => {
             "Name its secureClientPort, or connect without TLS; if it is the right port, raise its maxClientCnxns."

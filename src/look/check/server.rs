@@ -78,6 +78,11 @@ impl Server {
         self.greatest.is_some()
     }
 
+    /// Whether it may yet open sessions if nobody does anything about it: it is starting, say.
+    pub(super) const fn may_come_up(&self) -> bool {
+        !self.is_reachable() && matches!(self.cure, Cure::Server | Cure::Tls | Cure::NoTls | Cure::Full)
+    }
+
     /// What it grants to a client that asks for this session timeout (`ZooKeeperServer.processConnectRequest`).
     pub(super) fn grants(&self, asked: Duration) -> Option<Duration> {
         Some(asked.max(self.least?).min(self.greatest?))

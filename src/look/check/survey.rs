@@ -26,6 +26,13 @@ use crate::zookeeper::session::{Failure, Session as _};
 const SHORT: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_millis(i32::MAX as u64);
 
+/// How long all of it may take where no server is waited for.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// If no server is there, they are looked at again after this long, then after twice that, and so on.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long four letter words may take: zklock can do without their answers.
 const WORDS: Duration = Duration::from_secs(2);
 
@@ -45,17 +52,31 @@ struct Survey<'a, 'p> {
     limit: Duration,
 }
 
+/// Looks at the servers, again and again for as long as none is there, within `--connect-timeout`. `waiting` is told of those
+/// that are waited for.
 pub(super) async fn survey<'p>(
     check: &Check,
     access: &'p Access,
     probes: &Probes<'p>,
     reactor: &Reactor,
+    mut waiting: impl FnMut(&[Server]),
 ) -> Vec<Server> {
-    let limit = access.connect_timeout;
+    let waits = !access.connect_timeout.is_zero();
+    let limit = if waits { access.connect_timeout } else { AT_ONCE };
     let until = clock::now() + limit;
     let (chroot, uses_tls) = (&access.servers.chroot, access.tls.is_some());
     let survey = Survey { lock: check.lock.as_ref(), chroot, uses_tls, probes, reactor, until, limit };
-    all(access.servers.hosts.iter().map(|host| survey.host(host))).await.concat()
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let seen = all(access.servers.hosts.iter().map(|host| survey.host(host))).await.concat();
+        let again_at = clock::now() + pause;
+        if !waits || again_at >= until || !seen.iter().all(Server::may_come_up) {
+            return seen;
+        }
+        waiting(&seen);
+        reactor.sleep_until(again_at).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
 }
 
 impl<'p> Survey<'_, 'p> {

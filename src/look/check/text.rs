@@ -9,6 +9,12 @@ use crate::cli::{Check, Setting};
 use crate::rules::duration::{show, show_limit};
 use crate::rules::text::{legible, table};
 
+/// What is waited for: the first of the servers, and why it is not there.
+pub(super) fn waiting(seen: &[Server], limit: Duration) -> String {
+    let why = |server: &Server| format!(": {server}: {}", server.error.as_deref().unwrap_or("no answer"));
+    format!("waiting up to {} for a ZooKeeper server{}", show(limit), seen.first().map(why).unwrap_or_default())
+}
+
 /// The servers, what is to be mended, and what a command lives through.
 pub(super) fn of(seen: &[Server], report: &CheckReport, check: &Check) -> String {
     let mut text = servers(seen);

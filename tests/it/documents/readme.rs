@@ -96,7 +96,7 @@ impl Place {
         let place = Self { directory, chroot: Server::shared().chroot() };
         fs::create_dir(place.path("bin")).expect("a directory for stubs");
         symlink(binary(), place.path("bin/zklock")).expect("a link");
-        let in_path = "backup curl fetch prune psql report rsync scheduler systemctl".split(' ');
+        let in_path = "backup curl docker fetch prune psql report rsync scheduler systemctl".split(' ');
         for program in
             in_path.map(|name| format!("bin/{name}")).chain(["apply", "deploy.sh", "migrate.sh"].map(Into::into))
         {

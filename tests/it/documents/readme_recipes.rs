@@ -11,8 +11,10 @@ use std::path::Path;
 use zklock::cli::{self, Surroundings, Unread};
 
 use crate::documents::readme::{Place, blocks_in, only_block_of_the_readme};
+use crate::harness::proxy::Proxy;
+use crate::harness::release::well;
 use crate::harness::running::{Output, Running, finish};
-use crate::harness::server::free_port;
+use crate::harness::server::{Server, free_port};
 use crate::harness::zklock::Zklock;
 
 impl Place {
@@ -113,6 +115,23 @@ fn configuration_file() {
     let file = file.to_str().expect("UTF-8");
     assert_eq!(mail(&place.cron(&[("ZKLOCK_CONFIG", file)], job).run().expect_code(0)), "");
     assert_eq!(place.calls(), "prune under /jobs/prune: \n");
+}
+
+/// The container of the block opens its port when the block has been waiting for it.
+#[test]
+fn quick_start() {
+    let (place, server) = (Place::new(), Proxy::zookeeper(&Server::shared().address()));
+    server.refuse();
+    let is_it = |text: &String| text.contains("zklock check ");
+    let block = blocks_in("text").into_iter().map(|block| block.text).find(is_it).expect("the quick start");
+    let block = block.replace("localhost:2181", &server.address());
+    let mut paste = place.in_bare_environment("bash", PATH).args(["-ec", &block]).spawn();
+    paste.wait_stderr(&format!("waiting up to 15s for a ZooKeeper server: {}: Connection refused", server.address()));
+    server.accept();
+    let output = paste.wait().expect_code(well());
+    assert!(output.stdout().contains("a command lives through up to "), "{output}");
+    let docker = "docker under nothing: run --detach --publish 127.0.0.1:2181:2181 zookeeper:3.9\n";
+    assert_eq!(place.calls(), docker);
 }
 
 #[test]

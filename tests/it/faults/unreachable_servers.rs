@@ -94,7 +94,7 @@ fn full() {
     let server = Settings::default().line("maxClientCnxns=4").server();
     let connect = || Client::connect(&server.address());
     let check = || -> Value {
-        let output = Zklock::at(server.address()).args(["check", "--json"]).run();
+        let output = Zklock::at(server.address()).args(["check", "--json", "--connect-timeout", "0"]).run();
         serde_json::from_slice(&output.stdout).expect("JSON")
     };
     let mut others = vec![connect(), connect()];

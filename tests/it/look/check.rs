@@ -10,7 +10,7 @@ use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::proxy::{Fate, Proxy};
 use crate::harness::release::{Feature, well};
-use crate::harness::running::{Output, silent};
+use crate::harness::running::{Output, count_own_lines, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::server::{Role, Server, Settings};
@@ -84,7 +84,7 @@ fn quiet_is_an_answer_by_the_exit_status() {
     for (servers, args, code) in [
         (server.address(), &["-q"][..], well()),
         (server.address(), &["-q", "--session-timeout", "5m"], 1),
-        ("127.0.0.1:1".to_owned(), &["-q"], 69),
+        ("127.0.0.1:1".to_owned(), &["-q", "--connect-timeout", "1s"], 69),
         (format!("{}/nowhere", server.address()), &["-q"], 78),
     ] {
         assert_eq!(check(&servers, args).expect_code(code).stdout(), "");
@@ -126,7 +126,7 @@ fn a_member_that_is_down_is_found() {
     let [gone, left] = others.collect::<Vec<_>>()[..] else { panic!("two are left") };
     gone.kill();
     poll::until("no quorum", || left.role().is_none().then_some(()));
-    let (json, status) = checked(&left.address(), &["--connect-timeout", "5s"]);
+    let (json, status) = checked(&left.address(), &["--connect-timeout", "0"]);
     assert_eq!(found(&json, status), (vec!["server-down"], 69), "{json:#}");
     assert_eq!(json["servers"][0]["error"], "it serves no clients now: it is starting, or has no quorum");
 }
@@ -178,6 +178,35 @@ fn servers_that_cannot_be_reached() {
     assert_eq!(error(1), "no answer within 500ms");
     assert_eq!(json["servers"][2]["address"], Value::Null);
     frozen.thaw();
+}
+
+#[test]
+fn no_time_is_one_try() {
+    let frozen = Server::start();
+    frozen.freeze();
+    for (server, why) in [("127.0.0.1:1", "Connection refused"), (&frozen.address(), "no answer within 2s")] {
+        let (json, status) = checked(server, &["--connect-timeout", "0"]);
+        assert_eq!(found(&json, status), (vec!["server-down"], 69));
+        assert_eq!(json["servers"][0]["error"], why);
+    }
+    frozen.thaw();
+    checked(&frozen.address(), &["--connect-timeout", "0"]);
+}
+
+/// A container's port is open before the server in it listens.
+#[test]
+fn a_server_that_is_starting_is_waited_for() {
+    let server = Proxy::zookeeper(&Server::shared().address());
+    server.refuse();
+    let container = Proxy::zookeeper(&server.address());
+    let servers = format!("{},{}", container.address(), server.address());
+    let mut checking = Zklock::at(servers).args(["check", "--connect-timeout", "1m"]).spawn();
+    let waiting = format!("waiting up to 1m for a ZooKeeper server: {}: ", container.address());
+    checking.wait_stderr(&format!("{waiting}it closes connections before it answers"));
+    server.accept();
+    let output = checking.wait();
+    assert_eq!(count_own_lines(&output.stderr()), 1, "{output}");
+    assert!(output.expect_code(well()).stdout().contains("a command lives through up to "));
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn the_users_file_beats_the_systems() {
     let timeout = text.lines().find(|line| line.trim().starts_with("session-timeout"));
     assert!(timeout.is_some_and(|line| line.contains("40s ") && line.ends_with("/etc/zklock.toml, line 2")), "{text}");
     // No file at all.
-    let none = from_cron(&scratch).args(["check", "--config", "/dev/null"]);
+    let none = from_cron(&scratch).args(["check", "--config", "/dev/null", "--connect-timeout", "0"]);
     assert!(none.run().stdout().contains("zookeeper        localhost:2181  default"));
 }
 
