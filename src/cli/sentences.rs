@@ -329,6 +329,7 @@ fn cause(loss: Loss, several: bool) -> &'static str {
     match loss {
         Loss::NodeDeleted if several => "one of their nodes was deleted",
         Loss::NodeDeleted => "its node was deleted",
+        Loss::StoodStill => "zklock or this machine stood still for longer than the lease",
         Loss::LeaseOver => "ZooKeeper has not answered in time",
         Loss::LenderGone if several => "an outer zklock that held one of them has gone",
         Loss::LenderGone => "the outer zklock that held it has gone",

@@ -173,6 +173,20 @@ impl<O: KeeperIo> Keeper<'_, O> {
         log::info!("session {id:#018x}, timeout {timeout:?}");
     }
 
+    /// If the lease was over before we looked, a node that is gone has gone with its session as a rule.
+    pub(super) fn without_blame(&self, report: Report) -> Report {
+        let is_over = |from| self.io.now() >= Terms::span(self.session.timeout.get(), from).ends_at;
+        match report {
+            // One that only waits has no lease to speak of.
+            Report::Lost(Loss::NodeDeleted)
+                if self.told.borrow().held && self.beats.lease_from.get().is_some_and(is_over) =>
+            {
+                Report::Lost(Loss::StoodStill)
+            }
+            report => report,
+        }
+    }
+
     /// Notices when this process was paused: it was stopped, or the machine slept. Never ends. To be polled before the
     /// beats. It has no timer of its own: the session's pings see to it that it is polled often enough.
     pub(super) async fn watch_for_pauses<T>(&self, session: &O::Session) -> T {

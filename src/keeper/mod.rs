@@ -214,7 +214,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
     }
 
     pub async fn keep(self) {
-        let mut life = Box::pin(async { KeeperEnd::Over(self.live().await) });
+        let mut life = Box::pin(async { KeeperEnd::Over(self.without_blame(self.live().await)) });
         let mut emptied = pin!(async {
             self.io.emptied().await;
             KeeperEnd::Emptied

@@ -140,6 +140,8 @@ impl Grant {
 pub enum Loss {
     /// Someone deleted the contender node.
     NodeDeleted,
+    /// The same, but the lease was over when we learnt it: nobody need have done it, as we were stopped, or the machine was.
+    StoodStill,
     /// No beat was answered before the end of the lease, and the command was killed.
     LeaseOver,
     /// The zklock above us whose lock we use has gone.

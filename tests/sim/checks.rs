@@ -134,6 +134,20 @@ impl State {
         }
     }
 
+    /// A node that goes with a session that has expired was deleted by nobody.
+    pub(crate) fn check_blame(&mut self, host: usize) {
+        let has_expired = self
+            .servers
+            .sessions
+            .iter()
+            .rev()
+            .find(|session| session.host == host)
+            .is_some_and(|session| !session.alive);
+        if has_expired && self.hosts[host].operator_until == 0 {
+            self.fail(format!("host {host} blames somebody for the deletion of its node"));
+        }
+    }
+
     /// No two commands that exclude each other run at the same time. [`State::verify`] and [`State::check_spawn`] find
     /// the same faults, even if no other command happens to run at that moment.
     pub(crate) fn check_overlap(&mut self) {

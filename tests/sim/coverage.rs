@@ -71,7 +71,7 @@ kinds! {
     // Consequences.
     Silence, Expiry, Throttled,
     /// A connection was lost before the reply to a creation came; the creation had been done, or had not.
-    ReplyLost, CreationLost, Requeued, Lost, LostWhileFrozen,
+    ReplyLost, CreationLost, Requeued, Lost, LostWhileFrozen, StoodStill,
     /// A session ended because of a shorter timeout that its client had not heard of.
     LostUnheard, NotFree, Interrupted, Unavailable, RanOut, KilledByGuard, KilledByTimer,
     /// A command was taken back because its guard was stopped at the gate.

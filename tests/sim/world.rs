@@ -13,7 +13,7 @@ use zklock::rules::contacts::Contact;
 use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
-use zklock::rules::message::{Connectivity, Order, Progress, Remark, Report};
+use zklock::rules::message::{Connectivity, Loss, Order, Progress, Remark, Report};
 use zklock::rules::offer::Loan;
 use zklock::rules::pace::{Pace, silence_limit};
 use zklock::rules::process_identity::ProcessIdentity;
@@ -74,7 +74,7 @@ impl SimIo {
                     }
                     Err(Rejected::SessionOver) => return Err(Failure::SessionOver),
                     Err(Rejected::ClickHouseKeeper) => panic!("a session without a password"),
-                    Err(Rejected::NoSession | Rejected::Closed) => {}
+                    Err(Rejected::NoSession | Rejected::Closed | Rejected::Silent) => {}
                 }
             }
             unreachable("no server answers".to_owned());
@@ -108,7 +108,7 @@ impl SimIo {
         });
         let enough = async {
             self.sleep(silence_limit(timeout)).await;
-            Err(Rejected::NoSession)
+            Err(Rejected::Silent)
         };
         or(shaken, enough).await
     }
@@ -134,6 +134,8 @@ impl SimIo {
         match report {
             Report::Queue(Progress::Skipped(last)) => state.check_skip(host, last),
             Report::Remark(Remark::Unrecorded(why)) => state.check_unrecorded(host, why.as_deref()),
+            Report::Lost(Loss::NodeDeleted) => state.check_blame(host),
+            Report::Lost(Loss::StoodStill) => state.coverage.count(Kind::StoodStill),
             _ => {}
         }
         if let Report::Queue(Progress::Held { grant, .. }) = report {

@@ -126,7 +126,7 @@ impl<'p> Survey<'_, 'p> {
                     if !self.uses_tls {
                         seen.borrow_mut().cure = Cure::Tls;
                     }
-                    "it accepts connections but does not answer as ZooKeeper".to_owned()
+                    "it does not answer as ZooKeeper".to_owned()
                 }
             })
         };

@@ -441,7 +441,7 @@ fn after_ctrl_z_it_is_told_again_what_is_waited_for() {
 
 #[test]
 fn a_deleted_node_kills_at_once() {
-    for loss in [Loss::NodeDeleted, Loss::SessionExpired, Loss::SessionEnded] {
+    for loss in [Loss::NodeDeleted, Loss::StoodStill, Loss::SessionExpired, Loss::SessionEnded] {
         let mut run = Harness::running(settings());
         run.event(Event::Keeper(Report::Lost(loss)));
         assert!(run.killed);

@@ -11,6 +11,7 @@ use crate::rules::pace::silence_limit;
 use crate::system::clock;
 use crate::system::futures::or;
 use crate::system::reactor::Reactor;
+use crate::zookeeper::session::channel::Rejected;
 
 /// How long to wait for a server to say what is the matter with it.
 const DIAGNOSIS: Duration = Duration::from_secs(1);
@@ -21,10 +22,10 @@ pub(super) enum ServerTrouble {
     SessionOver,
     ClickHouseKeeper,
     Unconnected(Unconnected),
-    /// `wants_certificate`: it has asked for one, and we have none. `is_closed`: [`Rejected::Closed`](crate::zookeeper::session::channel::Rejected::Closed).
+    /// `wants_certificate`: it has asked for one, and we have none.
     NoSession {
         wants_certificate: bool,
-        is_closed: bool,
+        why: Rejected,
     },
 }
 
@@ -63,9 +64,12 @@ impl Round<'_, '_> {
             }
             Some(ServerTrouble::Unconnected(why)) => format!("{server}: {why}"),
             other => {
-                let is_closed = matches!(other, Some(ServerTrouble::NoSession { is_closed: true, .. }));
+                let why = match other {
+                    Some(ServerTrouble::NoSession { why, .. }) => *why,
+                    _ => Rejected::NoSession,
+                };
                 let state = if self.may_ask { self.state(*address).await } else { None };
-                let state = state.unwrap_or_else(|| format!("{server} {}", self.no_answer(is_closed)));
+                let state = state.unwrap_or_else(|| format!("{server} {}", self.no_answer(why)));
                 match other {
                     Some(ServerTrouble::NoSession { wants_certificate: true, .. }) => {
                         format!("{state}; it has asked for a client certificate (--tls-cert)")
@@ -76,20 +80,20 @@ impl Round<'_, '_> {
         }
     }
 
-    const fn no_answer(&self, is_closed: bool) -> &'static str {
-        match (is_closed, self.servers.security.is_none()) {
-            (true, true) => {
+    const fn no_answer(&self, why: Rejected) -> &'static str {
+        match (why, self.servers.security.is_none()) {
+            // A port for TLS closes the connection, or answers.
+            (Rejected::Silent, _) => "accepts connections but does not answer: it hangs, or is no ZooKeeper server",
+            (Rejected::Closed, true) => {
                 "closes connections before it answers: it is starting, or full (maxClientCnxns), wants TLS \
                  (--tls), or is no ZooKeeper server"
             }
-            (true, false) => {
+            (Rejected::Closed, false) => {
                 "closes connections before it answers: it is starting, or full (maxClientCnxns), or is no \
                  ZooKeeper server"
             }
-            (false, true) => {
-                "accepts connections but does not answer as ZooKeeper; if this is its secureClientPort, use --tls"
-            }
-            (false, false) => "accepts connections but does not answer as ZooKeeper",
+            (_, true) => "does not answer as ZooKeeper; if this is its secureClientPort, use --tls",
+            (_, false) => "does not answer as ZooKeeper",
         }
     }
 

@@ -145,7 +145,7 @@ impl<'p> Try<'p> {
         }
         if clock::now() >= self.until {
             return Err(match self.channel.is_accepted() {
-                true => self.rejected(Rejected::NoSession),
+                true => self.rejected(Rejected::Silent),
                 false => ServerTrouble::Unconnected(io::Error::other("connection timed out").into()),
             });
         }
@@ -158,10 +158,7 @@ impl<'p> Try<'p> {
             (Rejected::SessionOver, _) => ServerTrouble::SessionOver,
             (Rejected::ClickHouseKeeper, _) => ServerTrouble::ClickHouseKeeper,
             (_, Some(trouble)) => ServerTrouble::Unconnected(trouble),
-            (why, None) => ServerTrouble::NoSession {
-                wants_certificate: self.channel.lacks_certificate(),
-                is_closed: why == Rejected::Closed,
-            },
+            (why, None) => ServerTrouble::NoSession { wants_certificate: self.channel.lacks_certificate(), why },
         }
     }
 }

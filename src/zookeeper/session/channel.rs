@@ -48,6 +48,8 @@ pub enum Rejected {
     NoSession,
     /// It has closed the connection before it answered.
     Closed,
+    /// It has not answered in time, for which the caller looks at the clock.
+    Silent,
 }
 
 /// Sends and reads what can be without waiting. Returns the session when it is there. `resumes`: it existed before.

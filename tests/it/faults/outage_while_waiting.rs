@@ -9,7 +9,7 @@ use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::times::AT_ONCE;
 
 /// A waiter loses all servers, for longer than its session lasts, until its patience ends.
-fn waits_without_an_answer(lose: impl Fn(&Proxy)) {
+fn waits_without_an_answer(lose: impl Fn(&Proxy), reason: &str) {
     let (scratch, proxy) = Scratch::proxied();
     let mut holder = scratch.hold();
     let limit = Duration::from_secs(8);
@@ -28,6 +28,8 @@ fn waits_without_an_answer(lose: impl Fn(&Proxy)) {
         said.contains(&format!("zklock: gave up waiting for {LOCK} after 8s: no ZooKeeper server answered")),
         "{output}"
     );
+    // It had a session there, so the address and --tls are right.
+    assert!(said.contains(reason) && !said.contains("--tls"), "{output}");
     // There is no answer for six seconds: about two lines for each.
     assert!(said.lines().count() < 30 && said.len() < 3000, "a flood of {} bytes\n{output}", said.len());
     // It takes some hundredths. A loop that spins uses the six seconds without an answer.
@@ -38,10 +40,10 @@ fn waits_without_an_answer(lose: impl Fn(&Proxy)) {
 
 #[test]
 fn connections_refused() {
-    waits_without_an_answer(Proxy::refuse);
+    waits_without_an_answer(Proxy::refuse, "Connection refused");
 }
 
 #[test]
 fn no_answer() {
-    waits_without_an_answer(Proxy::hold);
+    waits_without_an_answer(Proxy::hold, "accepts connections but does not answer: it hangs, or ");
 }

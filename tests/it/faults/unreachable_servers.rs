@@ -67,14 +67,21 @@ fn refused() {
 
 #[test]
 fn never_answers() {
-    unreachable(&Stub::silent().address());
+    let address = Stub::silent().address();
+    unreachable(&address);
+    let args = ["--session-timeout", "4s", "--connect-timeout", "4s", LOCK, "true"];
+    let line = only_line(&Zklock::at(&address).args(args).run().expect_code(69));
+    assert!(line.ends_with(" accepts connections but does not answer: it hangs, or is no ZooKeeper server"), "{line}");
 }
 
 #[test]
 fn another_protocol() {
     let greetings: [&[u8]; 3] = [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\0"];
     for greeting in greetings {
-        unreachable(&Stub::answering(greeting.to_vec()).address());
+        let line = unreachable(&Stub::answering(greeting.to_vec()).address());
+        let why =
+            ["does not answer as ZooKeeper; if this is its secureClientPort, use --tls", "does not answer with TLS"];
+        assert!(why.iter().any(|why| line.contains(why)), "{line}");
     }
 }
 

@@ -46,7 +46,8 @@ fn past_the_lease() {
             fault.next_starts(EXPIRY);
         }
         stopped.iter().for_each(|&pid| process::send(pid, Signal::SIGCONT));
-        fault.holder.wait().expect_code(status);
+        let said = fault.holder.wait().expect_code(status).stderr();
+        assert!(!said.contains("deleted") && !said.contains("before its time"), "nobody else did that\n{said}");
         fault.next_starts(EXPIRY);
         fault.end();
     }
