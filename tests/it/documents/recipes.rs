@@ -9,8 +9,9 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::documents::readme::{Block, Place, only_block_of_the_readme, recipe, recipes};
+use crate::documents::readme::{Block, Place, blocks_in, only_block_of_the_readme, recipe, recipes};
 use crate::documents::readme_recipes::{PATH, mail};
+use crate::harness::client::{Client, Refusal};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Running, finish};
@@ -309,4 +310,47 @@ fn database_migration() {
     run().run().expect_code(1);
     assert_eq!(sql("SELECT count(*) FROM customer"), "0");
     assert_eq!(sql("SELECT token FROM fence"), i64::MAX.to_string());
+}
+
+/// The nodes of docs/configuration.md for several users: these may only queue there, and an administrator may do all.
+#[test]
+fn nodes_for_several_users() {
+    let place = Place::new();
+    let is_it = |text: &String| text.contains("create /jobs/backup ");
+    let block = blocks_in("text").into_iter().map(|block| block.text).find(is_it).expect("the nodes");
+    let (login, _) = block.split_once('\n').expect("a login, and then the nodes");
+    let page = include_str!("../../../man/zklock.7.in");
+    assert!(block.lines().filter(|line| page.contains(line)).count() == 2, "the login, and the node of a lock");
+    let administrator = |lines: &str| {
+        let jars = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-nop.jar";
+        let java = place.in_bare_environment("java", PATH).args(["-XX:-UsePerfData", "-cp", jars]);
+        let java = java.args(["org.apache.zookeeper.ZooKeeperMain", "-server", &place.chroot.to_string()]);
+        java.stdin(lines).run()
+    };
+    administrator(&block);
+
+    let zklock = |user: &str| Zklock::at(&place.chroot).plain().env("ZKLOCK_AUTH", format!("digest:{user}:hidden"));
+    let run = |user: &str, options: &[&str]| {
+        zklock(user).args(options).args(["/jobs/backup", "echo", "ran"]).run().expect_code(0)
+    };
+    let once = ["--once-per", "1h"];
+    assert!(mail(&run("alice", &once)).contains("/jobs/backup.zklock.last should tell of the last run"));
+    assert_eq!((mail(&run("bob", &once)).as_str(), mail(&run("bob", &[])).as_str()), ("", "ran\n"));
+
+    let mut holder = zklock("alice").arg("/jobs/backup").child(["--exit-on", "TERM"]).spawn();
+    holder.wait_stdout("ready");
+    let client = Client::connect(&place.chroot.to_string());
+    client.log_in("digest:bob:hidden");
+    let node = format!("/jobs/backup/{}", client.children("/jobs/backup").remove(0));
+    for node in [&node, "/jobs/backup.zklock.last"] {
+        assert_eq!(client.delete(node), Err(Refusal::NO_AUTH), "{node}");
+    }
+    // As docs/operations.md says it, and what is to be done at the end.
+    for node in ["/jobs/backup.zklock.last", &node, "/jobs/backup", "/jobs"] {
+        administrator(&format!("{login}\ndelete {node}\n"));
+        assert!(!client.exists(node), "{node}");
+        if node.contains("/jobs/backup/") {
+            holder.wait().expect_code(76);
+        }
+    }
 }
