@@ -16,8 +16,7 @@ use zklock::cli::{self, Exit, Messages, Plan, Task, Verbosity};
 use zklock::guard::program;
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
-use zklock::rules::text::legible;
-use zklock::system::terminal::say;
+use zklock::system::terminal::{ours, say};
 use zklock::system::writer::{self, Writer};
 use zklock::system::{fork, secrets, signals};
 use zklock::{look, supervisor};
@@ -87,7 +86,7 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
             Outcome::Usage
         }
         Err(Exit::Usage(error)) => {
-            say(&error.to_string());
+            say(error.as_str());
             Outcome::Usage
         }
     }
@@ -179,8 +178,7 @@ impl log::Log for Log {
 
     fn log(&self, record: &log::Record<'_>) {
         if self.0.matches(record) {
-            // Names of nodes may have been made up by others.
-            writer::say(&format!("zklock: {}\n", legible(&record.args().to_string())));
+            writer::say(ours(&record.args().to_string()).control("\n"));
         }
     }
 

@@ -12,7 +12,6 @@ use super::option::KeyKind;
 use super::options::{CONFIG, KEYS};
 use super::origin::{Given, Origin, SYSTEMS, Setting};
 use super::refusal::{nearest, quoted};
-use crate::rules::text::legible;
 
 /// The user's file, in the directory for such files.
 const USERS: &str = "zklock.toml";
@@ -66,7 +65,7 @@ impl Config {
             }
             let path = PathBuf::from(&named.text);
             let content = surroundings.file(&path).map_err(|(Unread::Missing(why) | Unread::Unusable(why))| {
-                format!("{}: {}: {why}", named.what(), shown(&path))
+                format!("{}: {}: {why}", named.what(), path.display())
             })?;
             config.add(&path, named.origin, &content)?;
             return Ok(config);
@@ -75,7 +74,7 @@ impl Config {
             match surroundings.file(&path) {
                 Ok(content) => config.add(&path, Origin::Default, &content)?,
                 Err(Unread::Missing(_)) => {}
-                Err(Unread::Unusable(why)) => return Err(format!("{}: {why}", shown(&path))),
+                Err(Unread::Unusable(why)) => return Err(format!("{}: {why}", path.display())),
             }
         }
         Ok(config)
@@ -103,14 +102,14 @@ fn users_file(surroundings: &dyn Surroundings) -> Option<PathBuf> {
 
 fn entries(path: &Path, content: &[u8]) -> Result<Vec<Given>, String> {
     let line_of = |at: usize| content[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
-    let refused = |at: usize, why: &str| format!("{}: line {}: {why}", shown(path), line_of(at));
+    let refused = |at: usize, why: &str| format!("{}: line {}: {why}", path.display(), line_of(at));
     let text = std::str::from_utf8(content)
         .map_err(|error| refused(error.valid_up_to(), "not UTF-8; write the file in UTF-8"))?;
     let (table, errors) = DeTable::parse_recoverable(text);
     // The first line that is wrong is the one to tell.
     let at = |error: &Error| error.span().map_or(0, |span| span.start);
     if let Some(error) = errors.iter().min_by_key(|error| at(error)) {
-        let why = legible(error.message());
+        let why = error.message();
         let key = error.span().and_then(|span| text.get(span)).map(|key| quoted(OsStr::new(key)));
         let (what, how) = match key {
             Some(key) if why == "duplicate key" => (format!(" {key}"), "write it once"),
@@ -188,10 +187,6 @@ fn unknown(key: &str) -> String {
         None => format!("write one of {}", keys().collect::<Vec<_>>().join(", ")),
     };
     format!("unknown key {}; {how}", quoted(OsStr::new(key)))
-}
-
-fn shown(path: &Path) -> String {
-    legible(&path.to_string_lossy())
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::option::Opt;
 use super::refusal::quoted;
-use crate::rules::text::legible;
 use crate::zookeeper::net::tls::UnfitFile;
 
 /// The system's configuration file, which is weaker than the others.
@@ -47,7 +46,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::File { path, line } => write!(f, "{}, line {line}", legible(&path.to_string_lossy())),
+            Self::File { path, line } => write!(f, "{}, line {line}", path.display()),
             Self::Variable(name) => f.write_str(name),
             Self::Option(name) => write!(f, "--{name}"),
         }
@@ -130,7 +129,7 @@ impl Given {
     pub(super) fn what(&self) -> String {
         match &self.origin {
             Origin::File { path, line } => {
-                format!("{}: line {line}: {}", legible(&path.to_string_lossy()), self.name)
+                format!("{}: line {line}: {}", path.display(), self.name)
             }
             origin => origin.to_string(),
         }

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::subcommands::Subcommand;
+use crate::rules::text::Legible;
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,14 +14,14 @@ pub enum Exit {
     Help(String),
     /// There are no arguments at all: this text goes to standard output, and the status is that of a usage error.
     Summary(String),
-    /// Something is wrong: one line for standard error, and the status of a usage error. It names the option or the variable at
-    /// fault, says what to write instead, and contains no control characters, whatever the arguments did.
-    Usage(String),
+    /// Something is wrong: a line for standard error, and the status of a usage error. It names the option or the variable at
+    /// fault, and says what to write instead.
+    Usage(Legible),
 }
 
 impl From<String> for Exit {
     fn from(error: String) -> Self {
-        Self::Usage(error)
+        Self::Usage(Legible::new(&error))
     }
 }
 
@@ -86,7 +87,7 @@ pub(super) fn refused_by_clap(error: clap::Error, subcommand: Option<Subcommand>
             format!("{line}; zklock {name}--help says what to write")
         }
     };
-    Exit::Usage(without_controls(&sentence))
+    sentence.into()
 }
 
 /// Adds what was meant to the refusal of the LOCK of the main job. `args`: all of them, the program's own name first.
@@ -111,7 +112,7 @@ fn first_word(text: &str) -> &str {
     text.split(' ').next().unwrap_or(text)
 }
 
-/// Text that came from outside, for a message: in quotes, on one line, cut when it is long.
+/// Text that came from outside, for a message: in quotes, cut when it is long.
 pub(super) fn quoted(text: &OsStr) -> String {
     const LONGEST_QUOTE: usize = 100;
     let text = text.to_string_lossy();
@@ -119,15 +120,7 @@ pub(super) fn quoted(text: &OsStr) -> String {
     if shown.len() < text.len() {
         shown.push('…');
     }
-    format!("'{}'", without_controls(&shown))
-}
-
-fn without_controls(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { plain.extend(c.escape_default()) } else { plain.push(c) }
-    }
-    plain
+    format!("'{shown}'")
 }
 
 #[cfg(test)]

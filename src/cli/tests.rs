@@ -21,6 +21,7 @@ use crate::rules::outcome::EXIT_STATUS;
 use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Patience;
+use crate::rules::text::is_legible;
 use crate::zookeeper::login::{Credential, Protection, Sasl};
 
 /// An empty environment, without files.
@@ -40,7 +41,7 @@ fn plan(args: &[&str]) -> Plan {
 
 fn refusal(exit: Result<Plan, Exit>) -> String {
     match exit {
-        Err(Exit::Usage(error)) => error.to_string(),
+        Err(Exit::Usage(error)) => error.as_str().to_owned(),
         other => panic!("not refused: {other:?}"),
     }
 }
@@ -63,7 +64,7 @@ fn operation(args: &[&str]) -> Result<Operation, Exit> {
 
 fn operation_refusal(args: &[&str]) -> String {
     match operation(args) {
-        Err(Exit::Usage(error)) => error.to_string(),
+        Err(Exit::Usage(error)) => error.as_str().to_owned(),
         other => panic!("{args:?} is not refused: {other:?}"),
     }
 }
@@ -498,7 +499,7 @@ fn refusals_say_what_to_write() {
         (&["./job", "x"], "LOCK './job' does not begin with a slash; write an absolute path such as /jobs/backup"),
         (&["/a/", "x"], "LOCK '/a/' ends with a slash; leave that out"),
         (&["", "x"], "LOCK '' is empty; write a path such as /jobs/backup"),
-        (&["/a\nb", "x"], "LOCK '/a\\nb' contains U+000A, which ZooKeeper does not allow in a path; leave it out"),
+        (&["/a\nb", "x"], "LOCK '/a<U+000A>b' contains U+000A, which ZooKeeper does not allow in a path; leave it out"),
         (
             &["/l", "-c", "a", "b"],
             "-c and the command 'b' exclude each other; write one of them, and all that belongs to -c in one argument",
@@ -553,7 +554,7 @@ fn refusals_say_what_to_write() {
             "--zookeeper 'a,,b': a host is missing; write HOST:PORT,HOST:PORT with one comma between two"
         }),
         (&["--describe", "a\x1b[2J", "/l", "x"], {
-            "--describe 'a\\u{1b}[2J': contains U+001B; write one line of plain text"
+            "--describe 'a<U+001B>[2J': contains U+001B; write one line of plain text"
         }),
     ] {
         assert_eq!(refusal(plan_in(&[], args)), message, "{args:?}");
@@ -628,8 +629,7 @@ proptest! {
     fn no_arguments_are_too_odd(args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 0..6)) {
         let args = std::iter::once(b"zklock".to_vec()).chain(args).map(OsString::from_vec);
         if let Err(Exit::Usage(error)) = job(args, &nothing) {
-            let message = error.to_string();
-            prop_assert!(!message.is_empty() && !message.contains(char::is_control), "{:?}", message);
+            prop_assert!(!error.as_str().is_empty() && error.as_str().chars().all(is_legible), "{:?}", error);
         }
     }
 
@@ -644,7 +644,7 @@ proptest! {
         let args = if glued { vec![format!("{option}={value}")] } else { vec![option.to_owned(), value] };
         let args = std::iter::once("zklock".to_owned()).chain(args).chain(["/l".to_owned(), "x".to_owned()]);
         if let Err(Exit::Usage(error)) = job(args.map(OsString::from), &nothing) {
-            prop_assert!(!error.to_string().contains(char::is_control), "{:?}", error);
+            prop_assert!(error.as_str().chars().all(is_legible), "{:?}", error);
         }
     }
 

@@ -12,7 +12,6 @@ use nix::sys::stat::makedev;
 use nix::unistd::geteuid;
 
 use super::{Surroundings, Unread};
-use crate::rules::text::legible;
 use crate::system::files::brief;
 
 /// The largest file that is read, in bytes. The settings take a few hundred.
@@ -53,7 +52,7 @@ fn is_missing(path: &Path, error: &io::Error) -> bool {
 /// Why a file that is there cannot be opened. No secret belongs in it, so all may read it.
 fn unopened(path: &Path, error: &io::Error) -> String {
     match error.kind() {
-        ErrorKind::PermissionDenied => format!("{}; chmod 644 {}", brief(error), legible(&path.to_string_lossy())),
+        ErrorKind::PermissionDenied => format!("{}; chmod 644 {}", brief(error), path.display()),
         _ => brief(error),
     }
 }
@@ -67,7 +66,6 @@ fn content(file: File, path: &Path) -> Result<Vec<u8>, String> {
     if !found.is_file() {
         return Err("no regular file; write the path of one, or /dev/null for none".to_owned());
     }
-    let shown = legible(&path.to_string_lossy());
     let user = geteuid().as_raw();
     if ![0, user].contains(&found.uid()) {
         return Err(format!(
@@ -77,7 +75,7 @@ fn content(file: File, path: &Path) -> Result<Vec<u8>, String> {
         ));
     }
     if found.mode() & 0o022 != 0 {
-        return Err(format!("other users can write to it; chmod go-w {shown}"));
+        return Err(format!("other users can write to it; chmod go-w {}", path.display()));
     }
     let mut content = vec![];
     file.take(LARGEST + 1).read_to_end(&mut content).map_err(failed)?;

@@ -20,7 +20,7 @@ use crate::rules::duration::show;
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::revocation::{CURATOR_MARKER, Revocation};
-use crate::rules::text::{printable, stored};
+use crate::rules::text::{Legible, stored};
 use crate::system::futures::or;
 use crate::system::lookup;
 use crate::system::reactor::Reactor;
@@ -80,7 +80,7 @@ pub(super) async fn run(
     }
     let named = |node: &String| roster.contenders.iter().find(|entry| entry.nodes.contains(node));
     let target = match &order.node {
-        Some(node) => named(node).ok_or_else(|| format!("{} is not there", lock.child(&printable(node)))),
+        Some(node) => named(node).ok_or_else(|| format!("{} is not there", lock.child(node))),
         None => match choose(order, &roster, reactor).await {
             Some(Ok(target)) => Ok(target),
             Some(Err(())) => return Ok(Outcome::Exited(1)),
@@ -149,7 +149,9 @@ async fn choose<'r>(order: &Break, roster: &'r Roster, reactor: &Reactor) -> Opt
         }
     };
     let lock = &order.lock;
-    writer::say(&format!("{lock} is held by\n{}{question}", picture::numbered(&holders)));
+    let mut asked = Legible::default();
+    asked.push_line(&format!("{lock} is held by")).append(&picture::numbered(&holders)).push(&question);
+    writer::say(&asked);
     let answer = answer(reactor).await;
     let chosen = match (answer.trim(), &holders[..]) {
         ("y" | "Y" | "yes", [holder]) => Some(*holder),

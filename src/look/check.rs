@@ -12,12 +12,13 @@ use serde::Serialize;
 
 use self::findings::{CheckReport, Finding, judge};
 use self::server::Server;
+use super::EarlyEnd;
 use super::output::Output;
 use super::visit::LAST_ANSWER;
-use super::{EarlyEnd, json_line};
 use crate::cli::{Check, Operation, Origin, Setting, Verbosity};
 use crate::rules::outcome::Outcome;
 use crate::rules::rfc3339::rfc3339;
+use crate::rules::text::Legible;
 use crate::system::clock;
 use crate::system::futures::or;
 use crate::system::reactor::Reactor;
@@ -116,7 +117,9 @@ pub(super) async fn run<'p>(
         let text = if check.json {
             json(&seen, own, &report, &operation.access.origins)
         } else {
-            text::of(&seen, &report, check) + &text::settings(&operation.access.origins)
+            let mut text = text::of(&seen, &report, check);
+            text.append(&text::settings(&operation.access.origins));
+            text
         };
         output.print(&text).await?;
     }
@@ -128,8 +131,8 @@ pub(super) async fn close(probes: &Probes<'_>, reactor: &Reactor) {
     or(probes.close(), reactor.sleep_until(clock::now() + LAST_ANSWER)).await;
 }
 
-fn json(seen: &[Server], own: Option<Option<i64>>, report: &CheckReport, settings: &[Setting]) -> String {
-    json_line(&CheckJson {
+fn json(seen: &[Server], own: Option<Option<i64>>, report: &CheckReport, settings: &[Setting]) -> Legible {
+    Legible::json(&CheckJson {
         v: 1,
         ok: report.findings.is_empty(),
         servers: seen.iter().map(server).collect(),

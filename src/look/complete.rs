@@ -13,6 +13,7 @@ use crate::rules::child_name::ChildName;
 use crate::rules::last_run;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, SINGLE};
+use crate::rules::text::{Legible, is_legible};
 use crate::system::futures::or;
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::Failure;
@@ -43,7 +44,11 @@ pub(super) async fn run(
         }
         let mut paths = paths.into_inner();
         paths.sort();
-        output.print(&paths.iter().map(|path| format!("{path}\n")).collect::<String>()).await?;
+        let mut lines = Legible::default();
+        for path in paths {
+            lines.push_line(&path);
+        }
+        output.print(&lines).await?;
         or(visit.close(), visit.sleep(END)).await;
     }
     Ok(Outcome::Exited(0))
@@ -107,5 +112,5 @@ async fn search(
 /// Whether every shell takes the name as it is. bash cuts words at some other characters, such as a colon, and the rest
 /// would have to be quoted in each shell's own way.
 fn is_plain(name: &str) -> bool {
-    name.chars().all(|c| c.is_alphanumeric() || "._-+,%".contains(c))
+    name.chars().all(|c| is_legible(c) && c.is_alphanumeric() || "._-+,%".contains(c))
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::EarlyEnd;
 use super::output::Output;
 use super::picture::{self, Lock};
 use super::roster::Roster;
 use super::view::seen;
 use super::visit::{Retry, Visit};
 use super::window::Window;
-use super::{EarlyEnd, json_line};
 use crate::cli::sentences;
 use crate::cli::{List, Operation, Verbosity};
 use crate::rules::card::Card;
@@ -19,7 +19,7 @@ use crate::rules::child_name::ChildName;
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, Queue};
-use crate::rules::text::legible;
+use crate::rules::text::Legible;
 use crate::system::clock;
 use crate::system::terminal::say;
 use crate::system::terminal::{Screen, can_rewrite, has_reader, is_utf8};
@@ -60,13 +60,13 @@ pub(super) async fn run(
     denied.sort();
     output
         .print(&match (list.json, output.is_terminal) {
-            (true, _) => json_line(&ListJson { v: 1, locks: &locks }),
+            (true, _) => Legible::json(&ListJson { v: 1, locks: &locks }),
             (false, true) => picture::tree(&locks, is_utf8()),
             (false, false) => picture::lines(&locks),
         })
         .await?;
     let login = &operation.access.login;
-    denied.iter().for_each(|node| say(&sentences::lacks(&legible(node), Right::Read, login)));
+    denied.iter().for_each(|node| say(&sentences::lacks(node, Right::Read, login)));
     Ok(if denied.is_empty() { Outcome::Exited(0) } else { Outcome::Denied })
 }
 
@@ -178,7 +178,7 @@ impl ProgressLine {
         let now = clock::now();
         if now.saturating_since(self.shown) >= PROGRESS {
             self.shown = now;
-            screen.status(format!("{} nodes searched", self.nodes));
+            screen.status(&format!("{} nodes searched", self.nodes));
         }
     }
 }

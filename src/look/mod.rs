@@ -17,7 +17,6 @@ use std::io;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use serde::Serialize;
 
 use self::output::Output;
 use self::visit::Visit;
@@ -25,7 +24,6 @@ use crate::cli::sentences;
 use crate::cli::{self, Operation, Subject};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
-use crate::rules::text::escaped_json;
 use crate::system::futures::or;
 use crate::system::reactor::Reactor;
 use crate::system::signals::Signals;
@@ -142,13 +140,6 @@ async fn expect_chroot(session: &TcpSession<'_>, operation: &Operation) -> Resul
         return Err(EarlyEnd::NoChroot);
     }
     Ok(())
-}
-
-/// What `--json` prints.
-fn json_line(value: &impl Serialize) -> String {
-    let mut line = escaped_json(&serde_json::to_string(value).expect("structs of texts and numbers have a JSON form"));
-    line.push('\n');
-    line
 }
 
 fn internal(error: &io::Error) -> Outcome {

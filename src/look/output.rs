@@ -8,6 +8,7 @@ use nix::poll::PollFlags;
 use nix::unistd::write;
 
 use super::EarlyEnd;
+use crate::rules::text::Legible;
 use crate::system::reactor::Reactor;
 use crate::system::signals::Signals;
 
@@ -26,8 +27,8 @@ impl<'r> Output<'r> {
     }
 
     /// Prints all of it.
-    pub(super) async fn print(&self, text: &str) -> Result<(), EarlyEnd> {
-        let mut rest = text.as_bytes();
+    pub(super) async fn print(&self, text: &Legible) -> Result<(), EarlyEnd> {
+        let mut rest = text.as_str().as_bytes();
         while !rest.is_empty() {
             self.reactor.ready(stdout(), PollFlags::POLLOUT).await;
             match write(stdout(), &rest[..rest.len().min(PIECE)]) {

@@ -1,6 +1,5 @@
 //! What people read of locks: text.
 
-use std::fmt::Write as _;
 use std::io::stdout;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::rules::child_name::ChildName;
 use crate::rules::duration::{show_age, show_measured};
 use crate::rules::last_run::LastRun;
 use crate::rules::lock_path::LockPath;
-use crate::rules::text::{fitting, legible, printable, table};
+use crate::rules::text::{Legible, fitting, printable, table};
 
 /// How many children that are no contenders are named.
 const NAMED: usize = 3;
@@ -34,22 +33,22 @@ pub(super) struct ShownLock<'a> {
 }
 
 /// One block for each lock: a line for the lock, a line for each contender, and what else there is to know.
-pub(super) fn of_locks(locks: &[ShownLock<'_>]) -> String {
-    let mut text = String::new();
+pub(super) fn of_locks(locks: &[ShownLock<'_>]) -> Legible {
+    let mut text = Legible::default();
     for ShownLock { path, roster, last } in locks {
-        let _ = writeln!(text, "{}: {}", legible(path.as_str()), count(roster.holders(), roster.waiters()));
+        text.push_line(&format!("{path}: {}", count(roster.holders(), roster.waiters())));
         let rows: Vec<_> = roster.contenders.iter().map(row).collect();
-        text += &table("  ", &rows);
+        text.append(&table("  ", &rows));
         if let Some(last) = last {
-            let _ = writeln!(text, "  {}", last_run(last));
+            text.push_line(&format!("  {}", last_run(last)));
         }
         if roster.is_exhausted {
-            text += "  the sequence numbers are used up: this may not be the order of arrival\n";
+            text.control("  the sequence numbers are used up: this may not be the order of arrival\n");
         }
         if let Some(recipe) = roster.recipe {
-            let _ = writeln!(text, "  used by {}, which does not queue with others", sentences::recipe(recipe));
+            text.push_line(&format!("  used by {}, which does not queue with others", sentences::recipe(recipe)));
         } else if !roster.foreign.is_empty() {
-            let _ = writeln!(text, "  {}", strangers(&roster.foreign));
+            text.push_line(&format!("  {}", strangers(&roster.foreign)));
         }
     }
     text
@@ -106,7 +105,7 @@ fn short(time: &str) -> String {
 }
 
 /// Some contenders, with a number before each if there are several.
-pub(super) fn numbered(entries: &[&Entry]) -> String {
+pub(super) fn numbered(entries: &[&Entry]) -> Legible {
     let number = |number: usize| if entries.len() > 1 { number.to_string() } else { String::new() };
     let row = |(place, entry): (usize, &&Entry)| [number(place + 1), who(entry), since(entry)];
     table("  ", &entries.iter().enumerate().map(row).collect::<Vec<_>>())
@@ -123,7 +122,7 @@ pub(super) fn who(entry: &Entry) -> String {
 }
 
 /// The screen of a terminal with this text at its top, and nothing below. What does not fit is cut.
-pub(super) fn redrawn(text: &str) -> String {
+pub(super) fn redrawn(text: &Legible) -> Legible {
     const HOME: &str = "\x1b[H";
     const REST_OF_LINE: &str = "\x1b[K\r\n";
     const REST_OF_SCREEN: &str = "\x1b[J";
@@ -131,25 +130,27 @@ pub(super) fn redrawn(text: &str) -> String {
     let (width, height) = size.map_or((80, 24), |(width, height)| (usize::from(width.0), usize::from(height.0)));
     // The cursor stands in the line below.
     let room = height.saturating_sub(1).max(1);
-    let total = text.lines().count();
+    let total = text.as_str().lines().count();
     let shown = if total > room { room - 1 } else { total };
-    let mut screen = HOME.to_owned();
-    for line in text.lines().take(shown) {
-        screen += fitting(line, width.saturating_sub(1));
-        screen += REST_OF_LINE;
+    let mut screen = Legible::default();
+    screen.control(HOME);
+    for line in text.as_str().lines().take(shown) {
+        screen.push(fitting(line, width.saturating_sub(1))).control(REST_OF_LINE);
     }
     if shown < total {
-        let _ = write!(screen, "... {} lines more{REST_OF_LINE}", total - shown);
+        screen.push(&format!("... {} lines more", total - shown)).control(REST_OF_LINE);
     }
-    screen + REST_OF_SCREEN
+    screen.control(REST_OF_SCREEN);
+    screen
 }
 
 /// One line for each lock, for other programs: path, holders, waiters and first holder, with tabs between them.
-pub(super) fn lines(locks: &[Lock]) -> String {
-    let mut text = String::new();
+pub(super) fn lines(locks: &[Lock]) -> Legible {
+    let mut text = Legible::default();
     for lock in locks {
-        let (first, path) = (first(lock), legible(&lock.path));
-        let _ = writeln!(text, "{path}\t{}\t{}\t{first}", lock.holders, lock.waiters);
+        let (holders, waiters) = (lock.holders.to_string(), lock.waiters.to_string());
+        text.push(&lock.path).control("\t").push(&holders).control("\t").push(&waiters).control("\t");
+        text.push_line(&first(lock));
     }
     text
 }
@@ -170,14 +171,14 @@ struct Branch<'a> {
 }
 
 /// The locks as a tree. They come in the order of their paths' components.
-pub(super) fn tree(locks: &[Lock], has_boxes: bool) -> String {
+pub(super) fn tree(locks: &[Lock], has_boxes: bool) -> Legible {
     /// A deeper tree is wider than any terminal.
     const DEEPEST: usize = 50;
     if locks.iter().any(|lock| lock.path.matches('/').count() > DEEPEST) {
         return lines(locks);
     }
     if locks.is_empty() {
-        return String::new();
+        return Legible::default();
     }
     let mut root = Branch { name: "/", ..Branch::default() };
     for lock in locks {
@@ -202,7 +203,7 @@ const ASCII: Lines = [("|- ", "|  "), ("`- ", "   ")];
 
 fn draw(branch: &Branch<'_>, lead: &str, below: &str, lines: Lines, rows: &mut Vec<[String; 2]>) {
     let what = branch.lock.map(|lock| format!("{}: {}", count(lock.holders, lock.waiters), first(lock)));
-    rows.push([format!("{lead}{}", legible(branch.name)), what.unwrap_or_default()]);
+    rows.push([format!("{lead}{}", branch.name), what.unwrap_or_default()]);
     for (number, next) in branch.branches.iter().enumerate() {
         let (corner, bar) = lines[usize::from(number + 1 == branch.branches.len())];
         draw(next, &format!("{below}{corner}"), &format!("{below}{bar}"), lines, rows);
@@ -236,15 +237,15 @@ mod tests {
             "│     └─ c  1 holds, 2 wait:",
             "└─ d        1 holds, 2 wait:",
         ];
-        assert_eq!(tree(&locks, true).lines().collect::<Vec<_>>(), expected);
+        assert_eq!(tree(&locks, true).as_str().lines().collect::<Vec<_>>(), expected);
         let ascii = expected.map(|line| line.replace(['├', '│'], "|").replace('└', "`").replace('─', "-"));
-        assert_eq!(tree(&locks, false).lines().collect::<Vec<_>>(), ascii);
-        assert_eq!(tree(&[], true), "");
+        assert_eq!(tree(&locks, false).as_str().lines().collect::<Vec<_>>(), ascii);
+        assert_eq!(tree(&[], true), Legible::default());
     }
 
     #[test]
     fn a_path_that_is_too_deep_is_no_tree() {
         let deep = "/x".repeat(200_000);
-        assert_eq!(tree(&[lock(&deep)], true), format!("{deep}\t1\t2\t\n"));
+        assert_eq!(tree(&[lock(&deep)], true).as_str(), format!("{deep}\t1\t2\t\n"));
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use nix::errno::Errno;
 use serde::Serialize;
 
+use super::EarlyEnd;
 use super::output::Output;
 use super::picture::{self, ShownLock};
 use super::roster::{Entry, Roster};
 use super::view::{LockState, LockView, until_changed};
 use super::visit::{Retry, Visit};
-use super::{EarlyEnd, json_line};
 use crate::cli::sentences;
 use crate::cli::{Operation, Status, Verbosity};
 use crate::rules::last_run::LastRun;
@@ -20,6 +20,7 @@ use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
+use crate::rules::text::Legible;
 use crate::system::futures::or;
 use crate::system::signals::Signals;
 use crate::system::terminal::can_rewrite;
@@ -133,11 +134,11 @@ async fn look<'a>(
 }
 
 impl Picture<'_> {
-    fn show(&self, json: bool) -> String {
+    fn show(&self, json: bool) -> Legible {
         if !json {
             return picture::of_locks(&self.locks);
         }
-        json_line(&StatusJson { v: 1, locks: self.locks.iter().map(JsonLock::new).collect() })
+        Legible::json(&StatusJson { v: 1, locks: self.locks.iter().map(JsonLock::new).collect() })
     }
 
     /// Names the locks that may not be read. Returns whether there are any.
@@ -201,6 +202,8 @@ async fn watch(
 }
 
 /// What is printed where it cannot be redrawn: an empty line stands between two pictures.
-fn anew(text: &str, json: bool, last: &RefCell<Option<String>>) -> String {
-    if json || last.borrow().is_none() { text.to_owned() } else { format!("\n{text}") }
+fn anew(text: &Legible, json: bool, last: &RefCell<Option<Legible>>) -> Legible {
+    let mut anew = Legible::default();
+    anew.control(if json || last.borrow().is_none() { "" } else { "\n" }).append(text);
+    anew
 }

@@ -267,7 +267,7 @@ mod tests {
     fn terminal_escapes_do_not_get_through() {
         let data = br#"{"host":"db3\u001b[2J","user":"o\u009bps","describe":"\u202egnp.exe"}"#;
         let card = Card::from_bytes(data);
-        assert_eq!(card.phrase().unwrap(), "db3\u{fffd}[2J (o\u{fffd}ps, \u{fffd}gnp.exe)");
+        assert_eq!(card.phrase().unwrap(), "db3<U+001B>[2J (o<U+009B>ps, <U+202E>gnp.exe)");
         assert_eq!(Card::from_bytes(b"\x1b]0;title\x07"), Card::default());
     }
 

@@ -215,7 +215,7 @@ mod tests {
         }
         let odd = br#"{"v":"x","host":"db\u001b1","token":"t","began_ms_ago":1,"took_ms":1}"#;
         let read = LastRun::from_bytes(odd, NOON).unwrap();
-        assert_eq!((read.host.as_deref(), read.token), (Some("db\u{fffd}1"), None));
+        assert_eq!((read.host.as_deref(), read.token), (Some("db<U+001B>1"), None));
     }
 
     proptest! {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::cli::sentences::Weight;
 use crate::rules::instant::Instant;
+use crate::rules::text::Legible;
 
 /// Where a service manager listens.
 const SOCKET: &str = "NOTIFY_SOCKET";
@@ -55,10 +56,10 @@ impl Manager {
     }
 
     /// This is what we do, or what has gone wrong. Users see it in `systemctl status`.
-    pub(super) fn status(&mut self, weight: Weight, text: &str) {
+    pub(super) fn status(&mut self, weight: Weight, text: &Legible) {
         if !matches!(weight, Weight::News | Weight::Hint) {
             self.says_why = matches!(weight, Weight::Error | Weight::Notable);
-            self.tell(&format!("STATUS={text}"));
+            self.tell(&format!("STATUS={}", text.as_str()));
         }
     }
 

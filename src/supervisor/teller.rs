@@ -10,6 +10,7 @@ use crate::cli::sentences::{self, Weight};
 use crate::cli::{Plan, Verbosity};
 use crate::rules::instant::Instant;
 use crate::rules::notice::Notice;
+use crate::rules::text::Legible;
 use crate::system::clock;
 use crate::system::terminal::{self, Screen};
 
@@ -63,13 +64,13 @@ impl<'p> Teller<'p> {
     }
 
     /// Tells it. Returns what was told.
-    pub(super) fn say(&mut self, notice: &Notice) -> (Weight, String) {
+    pub(super) fn say(&mut self, notice: &Notice) -> (Weight, Legible) {
         let (weight, text) = sentences::sentence(notice, self.plan, self.tells_caller, clock::now());
         match (weight, self.audience) {
             (Weight::Error, _) => self.screen.line(&text),
             (Weight::Notable, _) if self.plan.messages.verbosity != Verbosity::Quiet => self.screen.line(&text),
             (Weight::News | Weight::Hint, Audience::Reader) => self.screen.line(&text),
-            (Weight::Status, Audience::Reader) if terminal::is_in_foreground() => self.screen.status(text.clone()),
+            (Weight::Status, Audience::Reader) if terminal::is_in_foreground() => self.screen.status(&text),
             (Weight::Progress, Audience::Mail) if is_in_journal() => self.screen.line(&text),
             (Weight::Status | Weight::News | Weight::Progress, Audience::JobLog) => {
                 // That we wait is news even to those who have read that we connect. But a network that comes
@@ -82,7 +83,7 @@ impl<'p> Teller<'p> {
             }
             _ => log::info!("{text}"),
         }
-        (weight, text)
+        (weight, Legible::new(&text))
     }
 }
 

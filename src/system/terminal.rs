@@ -11,7 +11,7 @@ use nix::sys::termios::{SetArg, Termios, tcgetattr, tcgetsid, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 
 use super::writer;
-use crate::rules::text::fitting;
+use crate::rules::text::{Legible, fitting};
 
 /// Whether this process has a controlling terminal.
 pub fn is_controlled() -> bool {
@@ -92,7 +92,7 @@ pub fn say(text: &str) {
 pub struct Screen {
     /// Asked once: of a file on a server that is dead, the answer may never come.
     is_terminal: bool,
-    status: Option<String>,
+    status: Option<Legible>,
     shared: bool,
 }
 
@@ -107,17 +107,21 @@ impl Screen {
 
     /// Writes a line that stays.
     pub fn line(&mut self, text: &str) {
-        if self.shared && self.is_terminal {
-            return writer::say(&format!("\r\nzklock: {text}\r\n"));
-        }
-        let (erase, status) = self.status.as_deref().map_or(("", String::new()), |status| (ERASE, shown(status)));
-        writer::say(&format!("{erase}zklock: {text}\n{status}"));
+        let line = ours(text);
+        let mut said = Legible::default();
+        match &self.status {
+            _ if self.shared && self.is_terminal => said.control("\r\n").append(&line).control("\r\n"),
+            None => said.append(&line).control("\n"),
+            Some(status) => said.control(ERASE).append(&line).control("\n").push(shown(status)),
+        };
+        writer::say(&said);
     }
 
     /// Rewrites the line that does not stay. Only on a terminal.
-    pub fn status(&mut self, text: String) {
-        writer::say(&format!("{ERASE}{}", shown(&text)));
-        self.status = Some(text);
+    pub fn status(&mut self, text: &str) {
+        let status = ours(text);
+        writer::say(Legible::default().control(ERASE).push(shown(&status)));
+        self.status = Some(status);
     }
 
     /// From now on a command also writes to the terminal, and people type. When we write next, a line may be
@@ -135,7 +139,7 @@ impl Screen {
     pub fn clear(&mut self) -> bool {
         let status = self.status.take();
         if status.is_some() {
-            writer::say(ERASE);
+            writer::say(Legible::default().control(ERASE));
         }
         status.is_some()
     }
@@ -147,8 +151,13 @@ impl Drop for Screen {
     }
 }
 
+/// A line without its end. It begins as each line of this program does.
+pub fn ours(text: &str) -> Legible {
+    Legible::new(&format!("zklock: {text}"))
+}
+
 /// A status as the terminal has room for it: a line that wraps cannot be rewritten.
-fn shown(status: &str) -> String {
+fn shown(status: &Legible) -> &str {
     let width = terminal_size::terminal_size_of(stderr()).map_or(80, |(width, _)| usize::from(width.0));
-    fitting(&format!("zklock: {status}"), width.saturating_sub(1)).to_owned()
+    fitting(status.as_str(), width.saturating_sub(1))
 }

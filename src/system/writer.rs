@@ -19,6 +19,7 @@ use nix::unistd::{Pid, setpgid, write};
 
 use super::clock;
 use super::fork::{Life, fork};
+use crate::rules::text::Legible;
 
 /// How long a run waits for its writer in the end, in milliseconds. On a busy machine the writer may be late.
 const LAST_TEXTS: u16 = 1000;
@@ -38,13 +39,14 @@ fn way() -> MutexGuard<'static, Option<OwnedFd>> {
 }
 
 /// Writes a sentence or a log record, or rewrites the status line. Never blocks during a run.
-pub fn say(text: &str) {
+pub fn say(text: &Legible) {
+    let text = text.as_str().as_bytes();
     match &*way() {
-        Some(way) => text.as_bytes().chunks(LONGEST_MESSAGE).for_each(|piece| {
+        Some(way) => text.chunks(LONGEST_MESSAGE).for_each(|piece| {
             // If there is no room, it is dropped.
             let _ = send(way.as_raw_fd(), piece, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
         }),
-        None => write_all(text.as_bytes()),
+        None => write_all(text),
     }
 }
 

@@ -195,6 +195,7 @@ fn refused_arguments() {
         (&["--token", "1", "..", "true"], "FILE '..' is no name of a file"),
         (&["--token", "1", "directory", "true"], "directory is no plain file; name one that is"),
         (&["--token", "1", "link", "true"], "link is no plain file; name one that is"),
+        (&["--token", "1", "/dev\n\u{1b}/file", "true"], "/dev<U+000A><U+001B>/file: the directory does not exist"),
         (&["--token", "1", "missing/file", "true"], "the directory does not exist; create it"),
         (&["--token", "1", "text/file", "true"], "the directory does not exist; create it"),
         (&["--token", "1", "text", "true"], "text holds no token, so it is left as it is; name another file, or"),

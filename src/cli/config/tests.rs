@@ -54,7 +54,7 @@ impl Fake {
     #[track_caller]
     fn refusal(&self, args: &[&str]) -> String {
         match self.job(args) {
-            Err(Exit::Usage(error)) => error.to_string(),
+            Err(Exit::Usage(error)) => error.as_str().to_owned(),
             other => panic!("not refused: {other:?}"),
         }
     }
@@ -252,7 +252,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("zookeper = 'a'", "line 1: unknown key 'zookeper'; did you mean zookeeper?".to_owned()),
         ("tls = true\ntls = false", "line 2: not TOML: duplicate key 'tls'; write it once".to_owned()),
         ("'a\\u001bb' = 1", format!("line 1: unknown key 'a\\u001bb'; write one of {keys}")),
-        ("\"a\\u001bb\" = 1", format!("line 1: unknown key 'a\\u{{1b}}b'; write one of {keys}")),
+        ("\"a\\u001bb\" = 1", format!("line 1: unknown key 'a<U+001B>b'; write one of {keys}")),
         ("zookeeper.host = 'a'", "line 1: zookeeper: write a text, in quotes, not a table".to_owned()),
         ("[tls]\nca = 'a'", "line 1: tls: write true or false, not a table".to_owned()),
         ("tls = 'yes'", "line 1: tls: write true or false, not a text".to_owned()),
@@ -359,7 +359,7 @@ fn check_shows_the_acl_that_a_run_would_use() {
         let Err(Exit::Usage(refused)) = task(["zklock", "check"].map(OsString::from), &nobody) else {
             panic!("{text}")
         };
-        assert_eq!(refused.to_string(), nobody.refusal(&[]));
+        assert_eq!(refused.as_str(), nobody.refusal(&[]));
     }
 }
 

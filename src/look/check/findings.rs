@@ -11,7 +11,6 @@ use crate::cli::sentences::KEEPER_UNFIT;
 use crate::rules::duration::show;
 use crate::rules::lease::Terms;
 use crate::rules::outcome::Outcome;
-use crate::rules::text::legible;
 use crate::zookeeper::net::probe::Cure;
 
 /// The longest tick of the servers that a lease allows for, and the longest with observers that follow a follower, whose
@@ -183,7 +182,7 @@ fn in_days(days: i64) -> String {
 fn of_lack(lack: &Lack, access: &Access) -> Finding {
     match lack {
         Lack::Denied(right, path) => {
-            let (what, letter, path) = (right.phrase(), right.letter(), legible(path));
+            let (what, letter, path) = (right.phrase(), right.letter(), path);
             let add = format!("dd the permission {letter} to the ACL of {path}");
             let remedy = match access.login.is_given() {
                 true => format!(
@@ -196,7 +195,7 @@ fn of_lack(lack: &Lack, access: &Access) -> Finding {
         }
         Lack::Refused(path, why) => Finding::new(
             "lock-refused",
-            format!("the servers refuse a contender below {}: {why}", legible(path)),
+            format!("the servers refuse a contender below {path}: {why}"),
             "Choose another path for the lock, or mend its node.",
         ),
     }

@@ -1,13 +1,12 @@
 //! What people read of a check.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::findings::{CheckReport, Finding, Promise};
 use super::server::Server;
 use crate::cli::{Check, Setting};
 use crate::rules::duration::{show, show_limit};
-use crate::rules::text::{legible, table};
+use crate::rules::text::{Legible, table};
 
 /// What is waited for: the first of the servers, and why it is not there.
 pub(super) fn waiting(seen: &[Server], limit: Duration) -> String {
@@ -16,29 +15,30 @@ pub(super) fn waiting(seen: &[Server], limit: Duration) -> String {
 }
 
 /// The servers, what is to be mended, and what a command lives through.
-pub(super) fn of(seen: &[Server], report: &CheckReport, check: &Check) -> String {
+pub(super) fn of(seen: &[Server], report: &CheckReport, check: &Check) -> Legible {
     let mut text = servers(seen);
     for server in seen {
         if let Some((used, limit)) = server.connections {
-            let _ = writeln!(
-                text,
+            text.push_line(&format!(
                 "{server} has {used} of the {limit} connections that it takes from here (maxClientCnxns)"
-            );
+            ));
         }
     }
     for Finding { code, text: what, remedy } in &report.findings {
-        let _ = write!(text, "\n{code}: {what}\n  {remedy}\n");
+        text.control("\n").push_line(&format!("{code}: {what}")).push_line(&format!("  {remedy}"));
     }
     if let Some(promise) = &report.promise {
-        let _ = writeln!(text, "\nWith a session timeout of {}:", show(promise.session_timeout));
+        text.control("\n").push_line(&format!("With a session timeout of {}:", show(promise.session_timeout)));
         for (what, comes) in through(promise) {
-            let _ = writeln!(text, "  {what:25}  {comes}");
+            text.push_line(&format!("  {what:25}  {comes}"));
         }
     }
     match &check.lock {
-        None if report.promise.is_some() => text += "\nWithout LOCK, permissions were not looked at.\n",
+        None if report.promise.is_some() => {
+            text.control("\nWithout LOCK, permissions were not looked at.\n");
+        }
         Some(lock) if may_be_used(seen, report) => {
-            let _ = writeln!(text, "\n{}: may be used", legible(lock.as_str()));
+            text.control("\n").push_line(&format!("{lock}: may be used"));
         }
         _ => {}
     }
@@ -53,15 +53,17 @@ fn may_be_used(seen: &[Server], report: &CheckReport) -> bool {
     seen.iter().any(|server| server.lacks.is_some()) && !report.findings.iter().any(is_in_the_way)
 }
 
-pub(super) fn settings(settings: &[Setting]) -> String {
+pub(super) fn settings(settings: &[Setting]) -> Legible {
     let row = |setting: &Setting| {
-        let value = legible(setting.value.as_deref().unwrap_or("(not shown)"));
-        [setting.name.to_owned(), value, setting.origin.to_string()]
+        let value = setting.value.as_deref().unwrap_or("(not shown)");
+        [setting.name.to_owned(), value.to_owned(), setting.origin.to_string()]
     };
-    "\nSettings:\n".to_owned() + &table("  ", &settings.iter().map(row).collect::<Vec<_>>())
+    let mut text = Legible::default();
+    text.control("\nSettings:\n").append(&table("  ", &settings.iter().map(row).collect::<Vec<_>>()));
+    text
 }
 
-fn servers(seen: &[Server]) -> String {
+fn servers(seen: &[Server]) -> Legible {
     let unknown = || "?".to_owned();
     let mut rows =
         vec![["server", "address", "role", "version", "session timeouts", "read", "beat"].map(str::to_owned)];
@@ -126,7 +128,7 @@ mod tests {
             ..Server::new("zk1:2181".to_owned(), None)
         };
         assert_eq!(
-            servers(&[up, down]),
+            servers(&[up, down]).as_str(),
             format!(
                 "server    address  role  version  session timeouts  read   beat\n\
                  zk1:2181  ?        ?     ?        4s to 40s         0.4ms  2.0ms\n\

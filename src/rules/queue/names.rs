@@ -148,7 +148,7 @@ impl Contender {
             let (mode, reads) = (Mode::Exclusive, Dialect::Single);
             return Some(Self { name: name.clone(), sequence: -1, mode, reads, id: None });
         }
-        if !is_legible(name) {
+        if !name.chars().all(is_legible) {
             return None;
         }
         // A number has ten characters, a large negative one eleven. No prefix ends in a digit or in

@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use crate::rules::text::legible;
 use crate::system::files::{brief, open_to_all};
 use crate::zookeeper::login::{Credential, Login, credential};
 
@@ -18,7 +17,7 @@ pub fn load(login: &mut Login, kept: Option<&File>) -> Result<Option<String>, St
         return Ok(Some(warning.to_owned()));
     }
     let Some(path) = login.file.take() else { return Ok(None) };
-    let shown = legible(&path.to_string_lossy());
+    let shown = path.display();
     login.credentials = credentials(&path, kept).map_err(|why| format!("{shown}: {why}"))?;
     let mode = fs::metadata(&path).map_or(0, |file| file.permissions().mode());
     Ok(open_to_all(mode).map(|can| format!("warning: every user can {can} {shown}: chmod 600 {shown}")))

@@ -20,6 +20,8 @@ fn refused_before_a_server_is_asked() {
         let output = scratch.zklock_by(proxy.address()).args([LOCK, command]).run().expect_code(code);
         assert!(only_line(&output).starts_with(command), "{output}");
     }
+    let output = scratch.zklock_by(proxy.address()).args([LOCK, "no\n\u{1b}[2J\u{202e}"]).run().expect_code(127);
+    assert!(only_line(&output).starts_with("no<U+000A><U+001B>[2J<U+202E>: command not found"), "{output}");
     assert_eq!(proxy.accepted(), 0);
     assert!(!scratch.client().exists(LOCK));
 }

@@ -4,8 +4,8 @@
 //! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
 //! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`host`] two of them with
 //! systemd, [`joblog`] tells which command ran when, [`seccomp`] has system calls fail, [`traced`] holds a process at
-//! one. [`rights`] are what a machine may refuse, [`scratch`] is what each test has for itself, [`times`] are the
-//! durations. [`checks`] tests what would hide a fault.
+//! one, [`oracle`] looks at everything that leaves a run. [`rights`] are what a machine may refuse, [`scratch`] is what
+//! each test has for itself, [`times`] are the durations. [`checks`] tests what would hide a fault.
 
 mod checks;
 
@@ -22,6 +22,7 @@ pub(crate) mod host;
 pub(crate) mod jaas;
 pub(crate) mod joblog;
 pub(crate) mod moment;
+pub(crate) mod oracle;
 pub(crate) mod peers;
 pub(crate) mod poll;
 pub(crate) mod process;

@@ -1,11 +1,13 @@
 //! `zklock list`: the locks that are in use below a path.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::harness::client::{Client, Kind};
 use crate::harness::moment::Moment;
+use crate::harness::oracle::expect_sane;
 use crate::harness::running::{finish, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::Scratch;
@@ -136,6 +138,24 @@ fn a_tree_of_ten_thousand_nodes() {
 }
 
 #[test]
+fn locks_that_differ_in_what_nobody_sees_look_different() {
+    let scratch = Scratch::new();
+    let unseen = ["34f", "3164", "115f", "fe0f", "2800", "2028", "2029", "a0", "200b", "202e"];
+    for hex in unseen {
+        let character = char::from_u32(u32::from_str_radix(hex, 16).unwrap()).unwrap();
+        occupy(&scratch, &format!("/a{character}b"), "");
+    }
+    let output = silent(scratch.zklock().arg("list").run().expect_code(0));
+    expect_sane(&output);
+    let shown: BTreeSet<_> = output.stdout().lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect();
+    let expected = unseen.map(|hex| format!("/a<U+{:0>4}>b", hex.to_uppercase()));
+    assert_eq!(shown, expected.into_iter().collect());
+    let output = silent(scratch.zklock().args(["list", "--json"]).run().expect_code(0));
+    expect_sane(&output);
+    assert_eq!(output.stdout().lines().count(), 1, "{output}");
+}
+
+#[test]
 fn a_terminal_shows_a_tree() {
     let scratch = Scratch::new();
     occupy(&scratch, "/a/one", "10.0.0.7");
@@ -147,11 +167,11 @@ fn a_terminal_shows_a_tree() {
     let lines = terminal.wait("the tree", |lines| lines.len() == 5);
     let begin: Vec<_> = lines.iter().map(|line| line.split("  ").next().unwrap().trim_end()).collect();
     assert_eq!(begin, ["/", "├─ a", "│", "│", "└─ b"], "{output}");
-    assert!(lines[2].starts_with("│  ├─ one   1 holds: 10.0.0.7 [unknown client], queued 20"), "{lines:#?}");
-    assert!(lines[3].starts_with("│  └─ \u{fffd}two  1 holds: "), "{lines:#?}");
+    assert!(lines[2].starts_with("│  ├─ one          1 holds: 10.0.0.7 [unknown client], queued 20"), "{lines:#?}");
+    assert!(lines[3].starts_with("│  └─ <U+202E>two  1 holds: "), "{lines:#?}");
     terminal.spawn(list("C")).wait().expect_code(0);
     let lines = terminal.wait("the tree in ASCII", |lines| lines.len() == 10);
-    assert!(lines[7].starts_with("|  |- one   1 holds: "), "{lines:#?}");
+    assert!(lines[7].starts_with("|  |- one          1 holds: "), "{lines:#?}");
     terminal.close();
 }
 

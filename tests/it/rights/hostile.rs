@@ -3,15 +3,15 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
 
+use crate::harness::oracle::{expect_sane, within_memory};
 use crate::harness::release::{Feature, lacks};
-use crate::harness::running::Output;
 use crate::harness::scratch::LOCK;
 use crate::harness::secure::server_config;
 use crate::harness::server;
@@ -59,14 +59,12 @@ impl Hostile {
         Self { port, is_over, authority }
     }
 
-    /// zklock, within a gigabyte of address space.
     pub(super) fn zklock(&self) -> Zklock {
         let zklock = Zklock::at(format!("localhost:{}", self.port)).plain();
-        let zklock = match &self.authority {
+        within_memory(match &self.authority {
             Some(authority) => authority.trusted(zklock),
             None => zklock,
-        };
-        zklock.run_by(["sh", "-c", r#"ulimit -v 1048576 && exec "$@""#, "sh"])
+        })
     }
 }
 
@@ -145,19 +143,12 @@ fn with(list: Vec<u8>, data: Vec<u8>) -> impl Fn(Option<&[u8]>, i32) -> Option<V
             4 => reply(xid, &[&u32::try_from(data.len()).unwrap().to_be_bytes()[..], &data, &STAT].concat()),
             3 => reply(xid, &STAT),
             9 => reply(xid, &packet(b"/")),
+            // One node was checked.
+            14 => reply(xid, &[0, 0, 0, 13, 0, 0, 0, 0, 0, 255, 255, 255, 255, 1, 255, 255, 255, 255]),
             -11 => reply(xid, &[]),
             _ => reply(xid, &[]),
         })
     }
-}
-
-/// What every output must be.
-#[track_caller]
-fn expect_sane(output: &Output) {
-    let all = output.stdout() + &output.stderr();
-    assert!(!all.contains("panicked") && !all.contains("internal error"), "{output}");
-    let obeyed = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
-    assert!(!all.contains(obeyed) && !all.contains('\u{202e}'), "{output}");
 }
 
 /// None of these gets the lock, or any other answer.
@@ -230,6 +221,50 @@ fn what_a_terminal_would_obey() {
     let output = server.zklock().args(["status", "--json", LOCK]).run();
     let json: Value = serde_json::from_str(&output.stdout()).expect("JSON");
     assert!(json.to_string().contains("db3"), "{json}");
+}
+
+/// What a terminal would obey, and what forges a line.
+const FORGED: &str = "\u{1b}]0;owned\u{7}\nzklock: forged\u{2028}\u{202e}";
+
+/// A server that refuses each request that names a forged node, with this error.
+fn refusing(names: Vec<String>, error: i32, request: Option<&[u8]>, code: i32) -> Option<Vec<u8>> {
+    match request {
+        Some(request) if request.windows(5).any(|part| part == b"owned") => {
+            Some(packet(&[&request[..4], &1_i64.to_be_bytes(), &error.to_be_bytes()].concat()))
+        }
+        _ => with(children(names), vec![])(request, code),
+    }
+}
+
+#[test]
+fn a_refusal_that_names_another_node_is_one_line() {
+    const BAD_ARGUMENTS: i32 = -8;
+    // The reply to the creation is lost, and the session resumed: the list has a second node of the run by its name.
+    let twins = Mutex::new(vec![]);
+    let server = Hostile::start(false, move |request, code| match (request, code) {
+        (Some(request), 15) => {
+            let length = u32::from_be_bytes(request[8..12].try_into().unwrap()) as usize;
+            let path = String::from_utf8_lossy(&request[12..12 + length]).into_owned();
+            let name = path.strip_prefix("/lock/").unwrap();
+            let twin = name.replace("-lock-", &format!("-{FORGED}-lock-"));
+            *twins.lock().unwrap() = vec![format!("{name}0000000001"), format!("{twin}0000000002")];
+            None
+        }
+        _ => refusing(twins.lock().unwrap().clone(), BAD_ARGUMENTS, request, code),
+    });
+    expect_sane(&server.zklock().args(["-w", "3s", LOCK, "true"]).run());
+}
+
+#[test]
+fn break_names_another_node_in_one_line() {
+    const NO_AUTH: i32 = -102;
+    let forged = format!("_c_00000000-0000-0000-0000-000000000000-{FORGED}-lock-0000000001");
+    let names = vec![forged.clone()];
+    let server = Hostile::start(false, move |request, code| refusing(names.clone(), NO_AUTH, request, code));
+    for options in [&["--force"][..], &[]] {
+        let zklock = server.zklock().args(["break", "--node", &forged]).args(options);
+        expect_sane(&zklock.arg(LOCK).run().expect_code(77));
+    }
 }
 
 /// The name of the node that was created would reach the command.

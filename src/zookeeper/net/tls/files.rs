@@ -13,7 +13,6 @@ use rustls::sign::CertifiedKey;
 use super::UnfitFile;
 use super::certificate::{not_after, public_key};
 use super::{OwnCertificate, Tls};
-use crate::rules::text::legible;
 use crate::system::files::{brief, open_to_all};
 
 /// Where systems keep the CAs that they trust: Debian, Alpine and Arch; Fedora and Red Hat; SUSE; others.
@@ -56,7 +55,7 @@ pub(super) fn roots(file: Option<&Path>) -> Result<RootCertStore, String> {
         for certificate in certificates {
             roots
                 .add(certificate)
-                .map_err(|why| format!("{}: a certificate that cannot be read: {why}", shown(path)))?;
+                .map_err(|why| format!("{}: a certificate that cannot be read: {why}", path.display()))?;
         }
     }
     Ok(roots)
@@ -66,15 +65,15 @@ pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<Cer
     let are_one = own.key.is_none();
     let of_certificate = |why| UnfitFile { setting: Some("tls-cert"), why };
     let of_key = |why| UnfitFile { setting: Some(if are_one { "tls-cert" } else { "tls-key" }), why };
-    let (path, chain) = (shown(&own.certificate), certificates(&own.certificate).map_err(of_certificate)?);
+    let (path, chain) = (own.certificate.display(), certificates(&own.certificate).map_err(of_certificate)?);
     let public = chain.first().and_then(|first| public_key(first));
     let public = public.ok_or_else(|| of_certificate(format!("{path}: a certificate that cannot be read")))?;
     let key = provider.key_provider.load_private_key(key(own.key(), are_one).map_err(of_key)?);
-    let key = key.map_err(|why| of_key(format!("{}: a key that cannot be used: {why}", shown(own.key()))))?;
+    let key = key.map_err(|why| of_key(format!("{}: a key that cannot be used: {why}", own.key().display())))?;
     // rustls would compare them as well, but it reads no certificates of version 1, which `openssl x509 -req` makes by
     // default.
     if key.public_key().is_some_and(|belonging| belonging.as_ref() != public) {
-        let why = format!("the key in {} does not belong to the certificate in {path}", shown(own.key()));
+        let why = format!("the key in {} does not belong to the certificate in {path}", own.key().display());
         return Err(UnfitFile { setting: None, why });
     }
     Ok(CertifiedKey::new(chain, key))
@@ -88,10 +87,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
     match certificates {
         Ok(certificates) if certificates.is_empty() => {
-            Err(format!("{}: no certificate in this file; write one in PEM (BEGIN CERTIFICATE)", shown(path)))
+            Err(format!("{}: no certificate in this file; write one in PEM (BEGIN CERTIFICATE)", path.display()))
         }
         Ok(certificates) => Ok(certificates),
-        Err(why) => Err(format!("{}: damaged PEM: {why}", shown(path))),
+        Err(why) => Err(format!("{}: damaged PEM: {why}", path.display())),
     }
 }
 
@@ -101,7 +100,7 @@ fn key(path: &Path, has_certificate: bool) -> Result<PrivateKeyDer<'static>, Str
     match PrivateKeyDer::from_pem_slice(&text) {
         // As PKCS#8, and as openssl wrote the others in its time.
         _ if ["ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED"].iter().any(|mark| contains(&text, mark)) => {
-            let path = shown(path);
+            let path = path.display();
             Err(format!("{path}: the key is encrypted; decrypt it: openssl pkey -in {path} -out NEW.pem"))
         }
         Ok(key) => Ok(key),
@@ -110,15 +109,10 @@ fn key(path: &Path, has_certificate: bool) -> Result<PrivateKeyDer<'static>, Str
                 true => "name the key's file with --tls-key, or append the key",
                 false => "write one in PEM (BEGIN PRIVATE KEY)",
             };
-            Err(format!("{}: no private key in this file; {how}", shown(path)))
+            Err(format!("{}: no private key in this file; {how}", path.display()))
         }
-        Err(why) => Err(format!("{}: damaged PEM: {why}", shown(path))),
+        Err(why) => Err(format!("{}: damaged PEM: {why}", path.display())),
     }
-}
-
-/// A path for a message, which is one line.
-pub(super) fn shown(path: &Path) -> String {
-    legible(&path.to_string_lossy())
 }
 
 fn contains(text: &[u8], mark: &str) -> bool {
@@ -126,10 +120,10 @@ fn contains(text: &[u8], mark: &str) -> bool {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let failed = |error| format!("{}: {}", shown(path), brief(&error));
+    let failed = |error| format!("{}: {}", path.display(), brief(&error));
     // A pipe would be empty the next time, or would never end.
     if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(format!("{}: no regular file; write one that can be read again", shown(path)));
+        return Err(format!("{}: no regular file; write one that can be read again", path.display()));
     }
     fs::read(path).map_err(failed)
 }
@@ -137,6 +131,6 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 /// A warning, if every user of this machine can read or write the key.
 pub(super) fn exposed(key: &Path) -> Option<String> {
     let mode = fs::metadata(key).ok()?.permissions().mode();
-    let path = shown(key);
+    let path = key.display();
     open_to_all(mode).map(|can| format!("warning: every user can {can} the key in {path}: chmod 600 {path}"))
 }

@@ -5,7 +5,7 @@ use std::{fmt, io};
 use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose};
 
 use super::Tls;
-use super::files::{own_not_after, shown};
+use super::files::own_not_after;
 use crate::rules::rfc3339::rfc3339;
 use crate::rules::text::printable;
 use crate::system::clock;
@@ -83,7 +83,7 @@ fn of_certificate(why: &CertificateError, seen: &Seen) -> String {
     match why {
         // BadSignature: another CA has the name of a trusted one.
         C::UnknownIssuer | C::BadSignature => match &seen.tls.ca {
-            Some(ca) => format!("its certificate is not signed by a CA in {}", shown(ca)),
+            Some(ca) => format!("its certificate is not signed by a CA in {}", ca.display()),
             None => {
                 "its certificate is not signed by a CA that this system trusts: name its CA with --tls-ca".to_owned()
             }
@@ -145,7 +145,7 @@ fn of_own(alert: AlertDescription, seen: &Seen) -> String {
     let Some(own) = &seen.tls.own else {
         return "it wants a client certificate: use --tls-cert and --tls-key".to_owned();
     };
-    let file = shown(&own.certificate);
+    let file = own.certificate.display();
     let now = i64::try_from(clock::wall_millis() / 1000).unwrap_or(i64::MAX);
     match own_not_after(own).filter(|end| *end < now) {
         Some(end) => format!("it refuses the certificate in {file}, which has expired on {}", day(end)),
