@@ -168,7 +168,7 @@ Exit status:
    69  no ZooKeeper server answered in time
    70  internal error
    77  ZooKeeper denied access to a part, which is named on standard error
-   78  the chroot does not exist
+   78  the chroot does not exist, or there are more nodes than a list takes
 
 The options for the connection are those of zklock --help.",
     operands: || {

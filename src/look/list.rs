@@ -32,6 +32,13 @@ const PROGRESS: Duration = Duration::from_millis(100);
 /// The node of ZooKeeper's own. Below a chroot, the path means another.
 pub(super) const OWN: &str = "/zookeeper";
 
+/// How much memory the nodes that were found may take. A tree can grow while it is looked at, and a server can make up
+/// nodes without an end.
+const MOST_MEMORY: usize = 512 << 20;
+
+/// What a node takes besides its path.
+const MEMORY_OF_NODE: usize = 128;
+
 /// `--json`; docs/list.schema.json describes it.
 #[derive(Serialize)]
 struct ListJson<'a> {
@@ -39,11 +46,12 @@ struct ListJson<'a> {
     locks: &'a [Lock],
 }
 
-#[derive(Debug, Default)]
 struct FoundLocks {
     locks: Vec<Lock>,
     /// The nodes that may not be read.
     denied: Vec<String>,
+    /// There are more nodes than these.
+    stopped_after: Option<usize>,
 }
 
 pub(super) async fn run(
@@ -54,7 +62,7 @@ pub(super) async fn run(
 ) -> Result<Outcome, EarlyEnd> {
     let shows_progress = operation.messages.verbosity != Verbosity::Quiet && has_reader() && can_rewrite();
     let found = visit.ask(Retry::Limited, async |session| search(session, list, operation, shows_progress).await);
-    let FoundLocks { mut locks, mut denied } = found.await?;
+    let FoundLocks { mut locks, mut denied, stopped_after } = found.await?;
     visit.close().await;
     locks.sort_by(|one, other| one.path.split('/').cmp(other.path.split('/')));
     denied.sort();
@@ -67,7 +75,54 @@ pub(super) async fn run(
         .await?;
     let login = &operation.access.login;
     denied.iter().for_each(|node| say(&sentences::lacks(node, Right::Read, login)));
+    if let Some(nodes) = stopped_after {
+        say(&format!(
+            "there is more: stopped after {nodes} nodes, whose names fill the memory that a list may take; name a ROOT \
+             further down"
+        ));
+        return Ok(Outcome::Unusable);
+    }
     Ok(if denied.is_empty() { Outcome::Exited(0) } else { Outcome::Denied })
+}
+
+/// A walk over nodes, as far as it has come.
+struct Walk {
+    /// A stack, so that few are on it at a time. With each: whether it may be a contender, as far as its name tells.
+    ahead: Vec<(String, bool)>,
+    queues: Vec<(String, Vec<ChildName>)>,
+    /// Nodes that have the name of a contender, but are none, or have gone.
+    foreign: HashSet<String>,
+    denied: Vec<String>,
+    /// The path that is not looked at.
+    own: Option<&'static str>,
+    /// How much memory may still be taken.
+    room: usize,
+}
+
+impl Walk {
+    fn new(root: &str, operation: &Operation) -> Self {
+        let own = operation.access.servers.chroot.is_empty().then_some(OWN);
+        let (ahead, queues, foreign) = (vec![(root.to_owned(), false)], vec![], HashSet::new());
+        Self { ahead, queues, foreign, denied: vec![], own, room: MOST_MEMORY }
+    }
+
+    /// Takes in what is below a node. Returns false if that is too much.
+    fn enter(&mut self, path: String, may_contend: bool, names: Vec<ChildName>) -> bool {
+        let memory: usize = names.iter().map(|name| 2 * (path.len() + name.len()) + MEMORY_OF_NODE).sum();
+        let Some(room) = self.room.checked_sub(memory) else { return false };
+        self.room = room;
+        if may_contend {
+            self.foreign.insert(path.clone());
+        }
+        let is_like_contender = |name: &ChildName| Contender::parse(name).is_some();
+        let below = names.iter().map(|name| (child(&path, name), is_like_contender(name)));
+        self.ahead.extend(below.filter(|(path, _)| Some(path.as_str()) != self.own));
+        let contenders: Vec<_> = names.into_iter().filter(is_like_contender).collect();
+        if !contenders.is_empty() {
+            self.queues.push((path, contenders));
+        }
+        true
+    }
 }
 
 /// Walks over the nodes below the root, and that one itself.
@@ -79,19 +134,14 @@ async fn search(
 ) -> Result<FoundLocks, EarlyEnd> {
     session.sync("/").await?;
     let mut progress = ProgressLine::new(shows_progress);
-    let mut found = FoundLocks::default();
-    // A stack, so that few are on it at a time. With it: whether it may be a contender, as far as its name tells.
-    let mut ahead = vec![(list.root.clone(), false)];
+    let mut walk = Walk::new(&list.root, operation);
     let mut window = Window::new();
-    let mut queues = vec![];
-    // Nodes that have the name of a contender, but are none, or have gone.
-    let mut foreign = HashSet::new();
-    let has_own = operation.access.servers.chroot.is_empty();
+    let mut stopped_after = None;
     let ask = |(path, may_contend): (String, bool)| {
         let reply = session.names_and_stat(&path);
         ((path, may_contend), reply)
     };
-    while let Some(((path, may_contend), reply)) = window.next(|| ahead.pop().map(ask)).await {
+    while let Some(((path, may_contend), reply)) = window.next(|| walk.ahead.pop().map(ask)).await {
         let names = match reply {
             Ok((_, stat)) if may_contend && stat.owner != 0 => continue,
             Ok((names, _)) => names,
@@ -99,35 +149,30 @@ async fn search(
                 if path == list.root {
                     super::expect_chroot(session, operation).await?;
                 }
-                foreign.insert(path);
+                walk.foreign.insert(path);
                 continue;
             }
             Err(Failure::Denied) => {
                 // A node with the name of a contender probably is one, so it is not reported as unreadable.
                 if !may_contend {
-                    found.denied.push(path);
+                    walk.denied.push(path);
                 }
                 continue;
             }
             Err(failure) => return Err(failure.into()),
         };
         progress.advance();
-        if may_contend {
-            foreign.insert(path.clone());
-        }
-        let is_like_contender = |name: &ChildName| Contender::parse(name).is_some();
-        let below = names.iter().map(|name| (child(&path, name), is_like_contender(name)));
-        ahead.extend(below.filter(|(path, _)| !has_own || path != OWN));
-        let contenders: Vec<_> = names.into_iter().filter(is_like_contender).collect();
-        if !contenders.is_empty() {
-            queues.push((path, contenders));
+        if !walk.enter(path, may_contend, names) {
+            stopped_after = Some(progress.nodes);
+            break;
         }
     }
-    for (path, contenders) in &mut queues {
-        contenders.retain(|name| !foreign.contains(&child(path, name)));
+    // Their replies are of no use any more.
+    drop(window);
+    for (path, contenders) in &mut walk.queues {
+        contenders.retain(|name| !walk.foreign.contains(&child(path, name)));
     }
-    found.locks = look_at_holders(session, queues).await?;
-    Ok(found)
+    Ok(FoundLocks { locks: look_at_holders(session, walk.queues).await?, denied: walk.denied, stopped_after })
 }
 
 /// The locks with these contenders. Of each only the first is looked at.

@@ -267,6 +267,19 @@ fn break_names_another_node_in_one_line() {
     }
 }
 
+#[test]
+fn a_tree_without_an_end() {
+    for names_below_each in [2, 10_000] {
+        let names: Vec<_> = (0..names_below_each).map(|name: i32| name.to_string()).collect();
+        let server = Hostile::start(false, with(children(&names), vec![]));
+        let output = server.zklock().args(["list", "--json"]).run().expect_code(78);
+        expect_sane(&output);
+        assert!(output.stderr().starts_with("zklock: there is more: stopped after "), "{output}");
+        let output = server.zklock().args(["list", "--complete", "/"]).run().expect_code(0);
+        expect_sane(&output);
+    }
+}
+
 /// The name of the node that was created would reach the command.
 #[test]
 fn another_node_than_asked_for() {
