@@ -16,6 +16,7 @@ use zklock::cli::{self, Exit, Messages, Plan, Task, Verbosity};
 use zklock::guard::program;
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
+use zklock::rules::text::Legible;
 use zklock::system::terminal::{ours, say};
 use zklock::system::writer::{self, Writer};
 use zklock::system::{fork, secrets, signals};
@@ -82,7 +83,11 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
         }
         Err(Exit::Help(text)) => print(&text),
         Err(Exit::Summary(text)) => {
-            print(&text);
+            let mut help = Legible::default();
+            for line in text.lines() {
+                help.push_line(line);
+            }
+            writer::say(&help);
             Outcome::Usage
         }
         Err(Exit::Usage(error)) => {

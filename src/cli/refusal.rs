@@ -12,7 +12,7 @@ use crate::rules::text::Legible;
 pub enum Exit {
     /// `--help` or `--version`: this text goes to standard output, and the status is 0.
     Help(String),
-    /// There are no arguments at all: this text goes to standard output, and the status is that of a usage error.
+    /// There are no arguments at all: this text goes to standard error, and the status is that of a usage error.
     Summary(String),
     /// Something is wrong: a line for standard error, and the status of a usage error. It names the option or the variable at
     /// fault, and says what to write instead.
