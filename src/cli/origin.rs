@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::option::Opt;
+use super::options::ZOOKEEPER;
 use super::refusal::quoted;
 use crate::zookeeper::net::tls::UnfitFile;
 
@@ -122,6 +123,13 @@ impl Given {
     }
 
     pub(super) fn refused(&self, why: &str) -> String {
+        // As in a URL: what stands before it may be a password.
+        if self.name == ZOOKEEPER.long && self.text.as_encoded_bytes().contains(&b'@') {
+            return format!(
+                "{}: no user and no password before an @; write HOST:PORT, and log in by --auth-file",
+                self.what()
+            );
+        }
         format!("{} {}: {why}", self.what(), quoted(&self.text))
     }
 

@@ -553,6 +553,9 @@ fn refusals_say_what_to_write() {
         (&["-z", "a,,b", "/l", "x"], {
             "--zookeeper 'a,,b': a host is missing; write HOST:PORT,HOST:PORT with one comma between two"
         }),
+        (&["-z", "me:hidden@zk1:2181", "/l", "x"], {
+            "--zookeeper: no user and no password before an @; write HOST:PORT, and log in by --auth-file"
+        }),
         (&["--describe", "a\x1b[2J", "/l", "x"], {
             "--describe 'a<U+001B>[2J': contains U+001B; write one line of plain text"
         }),

@@ -11,16 +11,20 @@ use crate::zookeeper::login::{Credential, Login, credential};
 /// Adds the credentials in the file of a login, once. `kept`: an empty file, which gets a copy of what is in there; or
 /// that copy, which is then read in its place. Returns what the user is to be warned of. The error says why the file
 /// cannot be used.
-pub fn load(login: &mut Login, kept: Option<&File>) -> Result<Option<String>, String> {
+pub fn load(login: &mut Login, kept: Option<&File>) -> Result<Vec<String>, String> {
     if login.in_sight {
         let warning = "warning: every user can see the password with ps: use --auth-file or ZKLOCK_AUTH";
-        return Ok(Some(warning.to_owned()));
+        return Ok(vec![warning.to_owned()]);
     }
-    let Some(path) = login.file.take() else { return Ok(None) };
+    let Some(path) = login.file.take() else { return Ok(vec![]) };
     let shown = path.display();
-    login.credentials = credentials(&path, kept).map_err(|why| format!("{shown}: {why}"))?;
+    let (credentials, cut) = credentials(&path, kept).map_err(|why| format!("{shown}: {why}"))?;
+    login.credentials = credentials;
+    let cut =
+        cut.into_iter().map(|line| format!("warning: {shown}: line {line} ends in a blank, which does not count"));
     let mode = fs::metadata(&path).map_or(0, |file| file.permissions().mode());
-    Ok(open_to_all(mode).map(|can| format!("warning: every user can {can} {shown}: chmod 600 {shown}")))
+    let exposed = open_to_all(mode).map(|can| format!("warning: every user can {can} {shown}: chmod 600 {shown}"));
+    Ok(cut.chain(exposed).collect())
 }
 
 fn text(path: &Path, kept: Option<&File>) -> io::Result<Vec<u8>> {
@@ -35,19 +39,26 @@ fn text(path: &Path, kept: Option<&File>) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-fn credentials(path: &Path, kept: Option<&File>) -> Result<Vec<Credential>, String> {
+/// The credentials, and the numbers of the lines that end in a blank: a password may have been meant to.
+fn credentials(path: &Path, kept: Option<&File>) -> Result<(Vec<Credential>, Vec<usize>), String> {
     let text = text(path, kept).map_err(|error| brief(&error))?;
     // Some editors begin a file with a byte order mark.
     let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
-    let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).enumerate();
-    let used = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"));
-    let read = |(number, line)| credential(line).map_err(|why| format!("line {}: {why}", number + 1));
-    let credentials: Vec<_> = used.map(read).collect::<Result<_, _>>()?;
+    let mut cut = vec![];
+    let mut credentials = vec![];
+    for (line, number) in text.split(|byte| *byte == b'\n').zip(1..) {
+        let (line, whole) = (line.trim_ascii(), line.strip_suffix(b"\r").unwrap_or(line));
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        credentials.push(credential(line).map_err(|why| format!("line {number}: {why}"))?);
+        cut.extend(Some(number).filter(|_| !whole.ends_with(line)));
+    }
     if credentials.is_empty() {
         return Err("no line in it; write digest:USER:PASSWORD or sasl:USER:PASSWORD".to_owned());
     }
     if credentials.iter().filter(|credential| credential.is_for_sasl()).count() > 1 {
         return Err("several lines are for SASL; a connection takes one".to_owned());
     }
-    Ok(credentials)
+    Ok((credentials, cut))
 }

@@ -23,6 +23,7 @@ use zklock::zookeeper::login::Login;
 use zklock::zookeeper::net;
 use zklock::zookeeper::net::tls::{OwnCertificate, Tls};
 
+use crate::harness::oracle::expect_sane;
 use crate::harness::running::Output;
 use crate::harness::scratch::LOCK;
 use crate::harness::tls::{Authority, Good, LOCAL};
@@ -175,6 +176,7 @@ fn tls() {
         seed.store(rng.u64(..u64::MAX / 2), Ordering::Relaxed);
         let zklock = Zklock::at(&address).args(["status", "--connect-timeout", "300ms", LOCK]);
         let output: Output = authority.trusted(zklock).run();
+        expect_sane(&output);
         assert_eq!(output.status.code(), Some(69), "{output}");
         let said = output.stderr();
         assert!(said.lines().count() == 1 && said.starts_with("zklock: no ZooKeeper server"), "{output}");

@@ -251,6 +251,9 @@ fn file_with_credentials() {
     let exposed = zklock(&file, &[]).run().expect_code(0);
     assert_eq!(only_line(&exposed), format!("warning: every user can write to {shown}: chmod 600 {shown}"));
     silent(zklock(&file, &["-q"]).run()).expect_code(0);
+    let file = credentials(&scratch, &format!("# users\n{ALICE} \r\n"), 0o600);
+    let cut = zklock(&file, &[]).run().expect_code(0);
+    assert_eq!(only_line(&cut), format!("warning: {shown}: line 2 ends in a blank, which does not count"));
     for (text, why) in [
         ("digest:alice:x\nhidden\n", "line 2: write digest:USER:PASSWORD or sasl:USER:PASSWORD"),
         ("digest:hidden", "line 1: a user or a password is missing; write digest:USER:PASSWORD"),

@@ -85,7 +85,9 @@ fn certificates_that_are_not_accepted() {
         (
             "ca",
             Some(&authority),
-            "its certificate is that of a CA (CA:TRUE), and cannot be a server's as well".to_owned(),
+            "its certificate is that of a CA (CA:TRUE): make one for the server, or a self-signed one with openssl req \
+             -addext basicConstraints=critical,CA:FALSE"
+                .to_owned(),
         ),
         ("good", Some(&other), format!("its certificate is not signed by a CA in {}", other.file("ca.pem"))),
         (
@@ -109,6 +111,15 @@ fn certificates_that_are_not_accepted() {
     let address = server.address("localhost");
     let output = authority.trusted(run(&address, &SOON)).env("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "1").run();
     assert_eq!(reason(&address, output), "its certificate has expired on 2020-12-31");
+    // The advice about CA:TRUE.
+    authority.openssl(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout self.key -out self.pem -days 30 -subj /CN=self \
+         -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:localhost",
+    );
+    let server = authority.handshaker("self");
+    let address = server.address("localhost");
+    let output = run(&address, &SOON).env("ZKLOCK_TLS_CA", authority.path("self.pem")).run();
+    assert!(!reason(&address, output).contains("certificate"), "it is accepted");
 }
 
 #[test]
@@ -201,7 +212,8 @@ fn server_that_wants_a_certificate() {
         assert_eq!(refused(authority.trusted(status).run()), without);
         let stranger = other.known_as("stranger", run(&address, &[])).env("ZKLOCK_TLS_CA", authority.path("ca.pem"));
         let why = refused(stranger.run());
-        assert!(why.starts_with(&format!("it refuses the certificate in {}: ", other.file("stranger.pem"))), "{why}");
+        let file = other.file("stranger.pem");
+        assert_eq!(why, format!("it refuses the certificate in {file}: its CA is not in the server's truststore"));
         let expired = refused(authority.known_as("ex-client", run(&address, &[])).run());
         let file = authority.file("ex-client.pem");
         assert_eq!(expired, format!("it refuses the certificate in {file}, which has expired on 2020-12-31"));

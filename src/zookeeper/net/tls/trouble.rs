@@ -110,7 +110,9 @@ fn of_certificate(why: &CertificateError, seen: &Seen) -> String {
                 "its certificate is of version 1 of X.509: it takes one of version 3, with a subjectAltName".to_owned()
             }
             text if text.contains("CaUsedAsEndEntity") => {
-                "its certificate is that of a CA (CA:TRUE), and cannot be a server's as well".to_owned()
+                "its certificate is that of a CA (CA:TRUE): make one for the server, or a self-signed one with openssl req \
+                 -addext basicConstraints=critical,CA:FALSE"
+                    .to_owned()
             }
             text => format!("its certificate cannot be accepted: {}", printable(&text)),
         },
@@ -149,8 +151,22 @@ fn of_own(alert: AlertDescription, seen: &Seen) -> String {
     let now = i64::try_from(clock::wall_millis() / 1000).unwrap_or(i64::MAX);
     match own_not_after(own).filter(|end| *end < now) {
         Some(end) => format!("it refuses the certificate in {file}, which has expired on {}", day(end)),
-        None => format!("it refuses the certificate in {file}: {}", name(alert)),
+        None => format!("it refuses the certificate in {file}: {}", why_refused(alert)),
     }
+}
+
+/// What an alert of TLS says of our certificate (RFC 8446, 6.2). Servers in Java have `certificate_unknown` for a CA that they
+/// do not trust.
+fn why_refused(alert: AlertDescription) -> String {
+    use AlertDescription as A;
+    let why = match alert {
+        A::UnknownCA | A::CertificateUnknown | A::BadCertificate => "its CA is not in the server's truststore",
+        A::CertificateExpired => "it has expired by the server's clock",
+        A::CertificateRevoked => "it was revoked",
+        A::UnsupportedCertificate => "it is not for clients (extendedKeyUsage)",
+        other => return format!("the server does not say why ({})", name(other)),
+    };
+    why.to_owned()
 }
 
 fn name(alert: AlertDescription) -> String {
