@@ -291,16 +291,17 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
             host.script.stubborn = true;
         }
     }
-    // Another one of its own, for the same reason.
-    let mut lying = Rng::with_seed(seed.rotate_left(16));
-    if lying.u32(0..6) == 0 && !remade && !restored {
-        lie(&mut lying, &mut state, timeout);
-    }
-    // And another one. A nested run takes an outer one for a waiter if a node has come
+    // Another one of its own, for the same reason. A nested run takes an outer one for a waiter if a node has come
     // before it.
     let mut nesting = Rng::with_seed(seed.rotate_left(32));
-    if nesting.u32(0..8) == 0 && !remade && !restored {
+    let nests = nesting.u32(0..8) == 0 && !remade && !restored;
+    if nests {
         nest(&mut nesting, &mut state, timeout);
+    }
+    // And another one.
+    let mut lying = Rng::with_seed(seed.rotate_left(16));
+    if lying.u32(0..if nests { 2 } else { 6 }) == 0 && !remade && !restored {
+        lie(&mut lying, &mut state, timeout);
     }
     state
 }
