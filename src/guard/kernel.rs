@@ -1,4 +1,5 @@
-//! What the kernel does for us when all our processes are dead or stopped: a timer that ends a guard with the lease, a signal
+//! What the kernel does for us when all our processes are dead or stopped: timers that continue a guard when it is to kill, and
+//! end it with the lease, a signal
 //! to the command when the guard or the supervisor dies, and one that continues the other of the two. And what a process
 //! does to depend on nothing else.
 
@@ -12,35 +13,34 @@ use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::system::signals;
 
-/// A timer that sends SIGKILL to this process when the lease is over (timer_create(2)), and counts sleep. That ends a
-/// stopped process as well, and one in a frozen cgroup of version 2, but not in one of version 1. The death of a guard
-/// kills the command.
-pub(super) struct DeadlineTimer {
+/// A timer that sends a signal to this process (timer_create(2)), and counts sleep. SIGKILL ends a stopped process as well,
+/// and one in a frozen cgroup of version 2, but not in one of version 1. SIGCONT continues what was stopped by a signal alone.
+pub(super) struct Timer {
     timer: libc::timer_t,
-    deadline: Option<Instant>,
+    time: Option<Instant>,
 }
 
-impl DeadlineTimer {
+impl Timer {
     /// A timer that is not set. It lasts as long as the process.
-    pub(super) fn new() -> nix::Result<Self> {
+    pub(super) fn new(signal: Signal) -> nix::Result<Self> {
         #[expect(unsafe_code, reason = "nix's timer cannot be set without a clock's wrapper type")]
         // SAFETY: zeroes are a valid sigevent; both pointers are valid for the call.
         unsafe {
             let mut event: libc::sigevent = std::mem::zeroed();
             event.sigev_notify = libc::SIGEV_SIGNAL;
-            event.sigev_signo = libc::SIGKILL;
+            event.sigev_signo = signal.number();
             let mut timer = std::mem::zeroed();
             Errno::result(libc::timer_create(libc::CLOCK_BOOTTIME, &raw mut event, &raw mut timer))?;
-            Ok(Self { timer, deadline: None })
+            Ok(Self { timer, time: None })
         }
     }
 
-    /// SIGKILL comes at `deadline`, and at once if that has passed.
-    pub(super) fn set(&mut self, deadline: Instant) {
-        if self.deadline.replace(deadline) == Some(deadline) {
+    /// The signal comes at `time`, and at once if that has passed.
+    pub(super) fn set(&mut self, time: Instant) {
+        if self.time.replace(time) == Some(time) {
             return;
         }
-        let since_boot = deadline.since_boot();
+        let since_boot = time.since_boot();
         let value = libc::timespec {
             tv_sec: libc::time_t::try_from(since_boot.as_secs()).unwrap_or(libc::time_t::MAX),
             // Zero for both would disarm the timer.
@@ -79,14 +79,23 @@ const FIRST: i32 = 98;
 
 /// Puts this process before all others that share its processor, if that is allowed (CAP_SYS_NICE, RLIMIT_RTPRIO): among
 /// hundreds of busy processes of a command, a guard that waits for its turn comes too late to kill those that no fuse
-/// reaches. It sleeps but for that.
-pub(super) fn go_first() {
+/// reaches. It sleeps but for that. Returns whether it was allowed.
+pub(super) fn go_first() -> bool {
+    schedule(libc::SCHED_FIFO, FIRST)
+}
+
+/// Has this process take its turn like others, after [`go_first`].
+pub(super) fn take_turns() {
+    schedule(libc::SCHED_OTHER, 0);
+}
+
+fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
     #[expect(unsafe_code, reason = "nix has no sched_setscheduler(2), and that of musl does nothing")]
     // SAFETY: zeroes are a valid sched_param, and the pointer to it is valid for the call.
     unsafe {
         let mut param: libc::sched_param = std::mem::zeroed();
-        param.sched_priority = FIRST;
-        libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const param);
+        param.sched_priority = priority;
+        libc::syscall(libc::SYS_sched_setscheduler, 0, policy | libc::SCHED_RESET_ON_FORK, &raw const param) == 0
     }
 }
 

@@ -17,12 +17,12 @@ use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, setsid, write};
 
 use super::gate::{self, GuardBirth, Passage};
-use super::kernel::{self, DeadlineTimer, Fuse, above};
+use super::kernel::{self, Fuse, Timer, above};
 use super::program::Call;
 use super::request;
 use super::tree::{StartGroup, Tree};
 use crate::between::page::Page;
-use crate::rules::guard::{GuardIo, GuardReaped, GuardRules, Heard, NextTurn, Sign, Stage, Targets};
+use crate::rules::guard::{Children, GuardIo, GuardReaped, GuardRules, Heard, NextTurn, Sign, Stage, Targets};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Limits;
 use crate::rules::signal::Signal;
@@ -83,7 +83,9 @@ struct GuardProcess<'a> {
     command: Option<Pid>,
     origin: StartGroup,
     tree: Tree,
-    timer: DeadlineTimer,
+    /// They continue and kill this process.
+    timers: [Timer; 2],
+    goes_first: bool,
     /// The end of the pipe that shows that no guard is left; `None` once nothing is left to answer for.
     guard_alive: Option<OwnedFd>,
     fuses: [Fuse<'a>; 2],
@@ -114,7 +116,7 @@ impl<'a> GuardProcess<'a> {
         };
         drop(waits);
         let origin = StartGroup::ours(birth.own_group.then_some(child));
-        kernel::go_first();
+        let goes_first = kernel::go_first();
         if birth.own_group {
             // Also here, because the group must exist before a fuse can name it.
             let _ = setpgid(child, child);
@@ -142,7 +144,8 @@ impl<'a> GuardProcess<'a> {
             command: Some(child),
             origin,
             tree: Tree::open()?,
-            timer: DeadlineTimer::new()?,
+            timers: [Timer::new(Signal::CONT)?, Timer::new(Signal::KILL)?],
+            goes_first,
             guard_alive: Some(guard_alive),
             fuses: [Fuse::lay(guards_gone, target)?, Fuse::lay(fuse, target)?],
             is_asked: false,
@@ -227,8 +230,10 @@ impl GuardIo for GuardProcess<'_> {
         !self.page.is_spoiled()
     }
 
-    fn set_timer(&mut self, deadline: Instant) {
-        self.timer.set(deadline);
+    fn set_timers(&mut self, continue_at: Instant, kill_at: Instant) {
+        let [continues, kills] = &mut self.timers;
+        continues.set(continue_at);
+        kills.set(kill_at);
     }
 
     fn reap(&mut self) -> GuardReaped {
@@ -250,6 +255,15 @@ impl GuardIo for GuardProcess<'_> {
                     GuardReaped::Ended(status)
                 }
             };
+        }
+    }
+
+    fn take_turns(&mut self, takes: bool) {
+        match takes {
+            _ if !self.goes_first => {}
+            true => kernel::take_turns(),
+            // The right may have been taken away meanwhile.
+            false => self.goes_first = kernel::go_first(),
         }
     }
 
@@ -300,8 +314,8 @@ impl GuardIo for GuardProcess<'_> {
         self.tree.signal(signal, whom, self.command, self.origin);
     }
 
-    fn kill_children(&mut self) {
-        self.tree.kill_children(self.origin, |_| false);
+    fn kill_children(&mut self) -> Children {
+        self.tree.kill_children(self.origin, |_| false)
     }
 
     fn kill_below(&mut self) {

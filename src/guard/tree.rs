@@ -13,12 +13,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getpgrp, getpid, getsid};
 
-use self::directory::{Directory, Numbers};
-use crate::rules::guard::Targets;
+use self::directory::{Directory, Numbers, Visit};
+use crate::rules::guard::{Children, Targets};
 use crate::rules::signal::Signal;
-use crate::system::process::Process;
 use crate::system::{namespaces, proc, signals};
 
 mod directory;
@@ -99,13 +99,16 @@ impl Tree {
 
     /// Sends SIGKILL to our children but those that are `spared`, and to those of their process groups that are the
     /// command's as a whole, at one moment, so that none of them gets away by forking and exiting.
-    pub fn kill_children(&self, origin: StartGroup, spared: impl Fn(i32) -> bool) {
+    pub fn kill_children(&self, origin: StartGroup, spared: impl Fn(i32) -> bool) -> Children {
         // Groups that have been killed, each at the place of its last digits.
         let mut killed = [0; 256];
+        let mut found = Children { number: 0, have_ended: true };
         let _ = self.each_child(|child| {
             if spared(child) {
                 return;
             }
+            found.number += 1;
+            found.have_ended &= has_ended(child);
             // First: what is dying changes its group no more, and keeps the number of that group in use until it is reaped.
             send(child, Signal::KILL);
             // Not the group of a process outside of our PID namespace, nor the number that kill(2) takes for all processes.
@@ -116,13 +119,17 @@ impl Tree {
                 }
             }
         });
+        found
     }
 
-    /// Sends SIGKILL to all that is found below our children but those that are `spared`. A child that cannot die, because a
-    /// file system does not answer or because it has become another user, keeps what is below it from becoming ours.
+    /// Sends SIGKILL to all that is found below our children but those that are `spared`, and first to what is below each. A
+    /// child that cannot die, because a file system does not answer or because it has become another user, keeps what is
+    /// below it from becoming ours; and what is below one in another PID namespace never becomes ours.
     pub fn kill_below(&self, spared: impl Fn(i32) -> bool) {
-        self.walk(spared, &mut |process, directory| {
-            directory.send(process.pid, Signal::KILL);
+        self.walk(spared, &mut |process, directory, is_done| {
+            if is_done {
+                directory.send(process.pid, Signal::KILL);
+            }
             true
         });
     }
@@ -143,7 +150,10 @@ impl Tree {
         }
         let shared = origin.group.as_raw();
         let is_run = directory::is_run(self.proc);
-        self.walk(|_| false, &mut |process, directory| {
+        self.walk(|_| false, &mut |process, directory, is_done| {
+            if is_done {
+                return true;
+            }
             let is_run = is_run(directory);
             let in_command = process.pid == command || process.group == command;
             let is_meant = match whom {
@@ -164,8 +174,8 @@ impl Tree {
     /// `spared` and what is below these.
     pub fn count(&self, spared: impl Fn(i32) -> bool) -> usize {
         let mut found = 0;
-        self.walk(spared, &mut |process, _| {
-            found += usize::from(!process.exiting);
+        self.walk(spared, &mut |process, _, is_done| {
+            found += usize::from(!is_done && !process.exiting);
             true
         });
         found
@@ -173,24 +183,29 @@ impl Tree {
 
     /// Does what the others do but for the signals, so that what it takes is in memory.
     pub fn rehearse(&self) {
-        self.walk(|_| false, &mut |_, _| true);
+        self.walk(|_| false, &mut |_, _, _| true);
     }
 
-    /// Calls `visit` with each process that lives below us, as far as it can be found, but not with children that are `spared`,
-    /// nor with what is below these or below a process for which `visit` returns false.
-    fn walk(&self, spared: impl Fn(i32) -> bool, visit: &mut dyn FnMut(&Process, &Directory) -> bool) {
+    /// Walks through the processes below us, as far as they can be found, but not through children that are `spared`.
+    fn walk(&self, spared: impl Fn(i32) -> bool, visit: Visit<'_>) {
         let mut budget = MOST;
         let _ = self.each_child(|child| {
             if !spared(child)
                 && let Some(directory) = Directory::open(self.proc, child)
                 && let Some(process) = directory.look(child)
                 && process.alive
-                && visit(&process, &directory)
             {
                 directory::walk(self.proc, &process, &directory, DEPTH, &mut budget, visit);
             }
         });
     }
+}
+
+/// Whether this child can be reaped, all its threads included. That does not reap it.
+fn has_ended(child: i32) -> bool {
+    let ended =
+        waitid(Id::Pid(Pid::from_raw(child)), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT);
+    !matches!(ended, Ok(WaitStatus::StillAlive))
 }
 
 /// Sends a signal to a process, or to a group if the number is negative. It may have gone.

@@ -21,6 +21,9 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 /// A guard that kills, and does not get round to the next child for so long, is itself killed by the kernel.
 const WORK_AT_MOST: Duration = Duration::from_secs(5);
 
+/// A guard rests for so many times as long as it has killed: what it has killed needs the processor to die.
+const RESTS: u32 = 4;
+
 /// How many times in a row to chase processes that fork and exit faster than they can be killed.
 const CHASES: u32 = 100;
 
@@ -102,6 +105,15 @@ pub enum GuardReaped {
     NoneLeft,
 }
 
+/// What a guard has seen of its children while it has killed them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Children {
+    /// How many there are, those included that have ended and have not been reaped.
+    pub number: usize,
+    /// All of them have ended.
+    pub have_ended: bool,
+}
+
 /// What a guard shows the supervisor and the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
@@ -128,10 +140,13 @@ pub trait GuardIo {
     /// Whether nothing has stopped the command.
     fn ended_by_itself(&self) -> bool;
 
-    /// Has the kernel kill the guard at this instant, unless it is moved by then.
-    fn set_timer(&mut self, deadline: Instant);
+    /// Has the kernel continue the guard at `continue_at`, if it is stopped, and kill it at `kill_at`, unless they are moved.
+    fn set_timers(&mut self, continue_at: Instant, kill_at: Instant);
 
     fn reap(&mut self) -> GuardReaped;
+
+    /// The guard goes before all others that share its processor, as long as it is not told to take its turn like them.
+    fn take_turns(&mut self, takes: bool);
 
     fn hear(&mut self) -> Heard;
 
@@ -150,7 +165,7 @@ pub trait GuardIo {
     fn signal(&mut self, signal: Signal, whom: Targets);
 
     /// SIGKILL to the command, to all children, and to those of their process groups that are the command's.
-    fn kill_children(&mut self);
+    fn kill_children(&mut self) -> Children;
 
     /// SIGKILL to all that can be found below the children. A child that cannot die keeps its own children from becoming
     /// the guard's.
@@ -197,17 +212,23 @@ impl GuardRules {
 
     /// One turn of its loop. Before the first, the fuses are laid, and the command's process waits at the gate.
     pub fn turn(&mut self, outside: &mut impl GuardIo) -> NextTurn {
-        if self.reap(outside).is_none() {
+        self.obey(outside);
+        if self.killing.is_none() && self.reap(outside) {
             return self.end(outside, Stage::Empty);
         }
-        self.obey(outside);
         if self.leaves {
             return self.end(outside, Stage::Left);
         }
-        let wake_at = self.enforce(outside);
-        // No signal comes again for children that have ended already, so the next turn is at once.
-        let again = self.is_behind.then(|| outside.now());
-        NextTurn::Wait(again.into_iter().chain(wake_at).min())
+        let look_at = self.watch(outside);
+        let Some(killing) = self.killing else {
+            // No signal comes again for children that have ended already, so the next turn is at once.
+            let again = self.is_behind.then(|| outside.now());
+            return NextTurn::Wait(again.into_iter().chain(look_at).min());
+        };
+        match self.kill(outside, killing) {
+            Some(again_at) => NextTurn::Wait(look_at.into_iter().chain([again_at]).min()),
+            None => self.end(outside, Stage::Empty),
+        }
     }
 
     fn end(&self, outside: &mut impl GuardIo, stage: Stage) -> NextTurn {
@@ -224,25 +245,25 @@ impl GuardRules {
         NextTurn::Exit
     }
 
-    /// Reaps what has ended. Returns whether that was anything; `None` if nothing is left.
-    fn reap(&mut self, outside: &mut impl GuardIo) -> Option<bool> {
-        let (mut has_news, mut has_reaped) = (false, false);
+    /// Reaps what has ended. Returns whether nothing is left.
+    fn reap(&mut self, outside: &mut impl GuardIo) -> bool {
+        let mut has_news = false;
         // Until there is no more, or too many have ended for one turn.
         self.is_behind = true;
         for _ in 0..REAPS {
+            if self.killing.is_some() {
+                Self::postpone(outside);
+            }
             let sign = match outside.reap() {
                 // Told with the end of all: so the supervisor is woken once.
-                GuardReaped::NoneLeft => return None,
+                GuardReaped::NoneLeft => return true,
                 GuardReaped::NoMore => {
                     self.is_behind = false;
                     break;
                 }
-                GuardReaped::Other => {
-                    has_reaped = true;
-                    continue;
-                }
+                GuardReaped::Other => continue,
                 GuardReaped::Ended(status) => {
-                    (self.is_reaped, has_reaped) = (true, true);
+                    self.is_reaped = true;
                     Sign::Ended(status)
                 }
                 GuardReaped::Stopped(signal) => Sign::Stopped(signal),
@@ -256,7 +277,7 @@ impl GuardRules {
         if has_news {
             outside.tell();
         }
-        Some(has_reaped)
+        false
     }
 
     /// Does what the supervisor asks. When the supervisor has gone, all is killed.
@@ -282,7 +303,8 @@ impl GuardRules {
 
     fn open(&mut self, outside: &mut impl GuardIo) {
         if self.killing.is_none() && !std::mem::replace(&mut self.is_open, true) {
-            outside.set_timer(outside.limits().ends_at);
+            let limits = outside.limits();
+            outside.set_timers(limits.kill_at, limits.ends_at);
             // Before the command can do anything: from here on we answer for it.
             outside.show(Sign::Stage(Stage::Open));
             // A command's process that has gone already is reaped next.
@@ -300,64 +322,85 @@ impl GuardRules {
         }
     }
 
-    /// Kills what is to be killed. Returns when to look again: long before the end of the lease, so that a guard that is
-    /// scheduled late has moved its timer in time.
-    fn enforce(&mut self, outside: &mut impl GuardIo) -> Option<Instant> {
+    /// Begins to kill when the lease demands it. Until then, returns when to look again: long before the end of the lease, so
+    /// that a guard that is scheduled late has moved its timers in time.
+    fn watch(&mut self, outside: &mut impl GuardIo) -> Option<Instant> {
+        if !self.is_open && self.killing.is_none() {
+            return None;
+        }
         let (now, Limits { kill_at, ends_at }) = (outside.now(), outside.limits());
-        let lasts = now < kill_at;
-        let next_look = now + (ends_at.saturating_since(now) / LOOKS).max(SHORTEST_LOOK);
+        if now < kill_at {
+            let next_look = now + (ends_at.saturating_since(now) / LOOKS).max(SHORTEST_LOOK);
+            if self.killing.is_some() {
+                return Some(next_look);
+            }
+            outside.set_timers(kill_at, ends_at);
+            return Some(kill_at.min(next_look));
+        }
         if self.killing.is_none() {
-            if !self.is_open {
-                return None;
-            }
-            if lasts {
-                outside.set_timer(ends_at);
-                return Some(kill_at.min(next_look));
-            }
             // Before the kill: a command that we killed must not pass for one that ended by itself.
             outside.show(Sign::LeaseOver);
             outside.tell();
             self.begin_to_kill(outside);
         }
-        if let Some(until) = self.rests_until.filter(|until| now < *until) {
+        None
+    }
+
+    /// One round of killing. Returns when the next one is due; `None` if nothing is left.
+    fn kill(&mut self, outside: &mut impl GuardIo, killing: Killing) -> Option<Instant> {
+        let began = outside.now();
+        if let Some(until) = self.rests_until.filter(|until| began < *until) {
             Self::postpone(outside);
             return Some(until);
         }
-        self.kill(outside);
-        let Killing { again_at, pause } = self.killing?;
-        let again_at = match again_at {
-            Some(at) if now < at => at,
-            again_at => {
-                if again_at.is_some() {
-                    outside.kill_below();
-                    Self::postpone(outside);
-                }
-                let at = now + pause;
-                self.killing = Some(Killing { again_at: Some(at), pause: (pause * 2).min(KILL_AGAIN_AT_MOST) });
-                at
-            }
-        };
-        let ended = outside.now();
-        self.rests_until = Some(ended + ended.saturating_since(now).min(KILL_AGAIN));
-        Some(if lasts { again_at.min(next_look) } else { again_at })
-    }
-
-    /// Kills again for as long as what has been killed ends meanwhile, because what was below it has come up then.
-    fn kill(&mut self, outside: &mut impl GuardIo) {
-        for _ in 0..CHASES {
-            outside.kill_children();
+        let Killing { again_at, pause } = killing;
+        let found = outside.kill_children();
+        Self::postpone(outside);
+        let goes_below = again_at.is_none_or(|at| at <= began);
+        if goes_below {
+            // Now, because what is below a process of another PID namespace does not come up when that process dies.
+            outside.kill_below();
             Self::postpone(outside);
-            if self.reap(outside) != Some(true) {
-                return;
+            let again_at = Some(began + pause);
+            self.killing = Some(Killing { again_at, pause: (pause * 2).min(KILL_AGAIN_AT_MOST) });
+        }
+        let have_ended = Self::chase(outside, found);
+        let ended = outside.now();
+        self.rests_until = Some(ended + (ended.saturating_since(began) * RESTS).min(KILL_AGAIN));
+        // By then, what is left cannot be killed.
+        let is_slow = goes_below && pause == KILL_AGAIN_AT_MOST;
+        if have_ended || is_slow {
+            // The kernel may wait here for a thread that has not quite ended, with the processor that the thread needs.
+            outside.take_turns(true);
+            let is_empty = self.reap(outside);
+            outside.take_turns(false);
+            if is_empty {
+                return None;
             }
         }
+        let again_at = self.killing.and_then(|killing| killing.again_at);
+        again_at.into_iter().chain(self.rests_until.filter(|_| self.is_behind)).min()
     }
 
-    /// Moves the timer of a guard that kills. What its death would kill has had its SIGKILL by now. What had left the command's
+    /// Kills again for as long as children come up, because what was above them has ended. Returns whether all have ended:
+    /// what was below them has come up by then.
+    fn chase(outside: &mut impl GuardIo, mut before: Children) -> bool {
+        for _ in 0..CHASES {
+            let now = outside.kill_children();
+            Self::postpone(outside);
+            if now.number == before.number {
+                return before.have_ended;
+            }
+            before = now;
+        }
+        false
+    }
+
+    /// Moves the timers of a guard that kills. What its death would kill has had its SIGKILL by now. What had left the command's
     /// group may take longer to die than the rest of the lease, and it comes up to this guard only.
     fn postpone(outside: &mut impl GuardIo) {
         let (Limits { kill_at, ends_at }, now) = (outside.limits(), outside.now());
-        outside.set_timer(if now < kill_at { ends_at } else { now + WORK_AT_MOST });
+        outside.set_timers(now + KILL_AGAIN, if now < kill_at { ends_at } else { now + WORK_AT_MOST });
     }
 }
 

@@ -280,8 +280,11 @@ impl Job {
             Kill::KillChildren => {
                 let origin = StartGroup::ours(running.guard.page().command().filter(|_| !self.shares_group));
                 let is_stranger = |child| self.strangers.contains(&child);
-                (0..CHASES).for_each(|_| self.tree.kill_children(origin, is_stranger));
+                self.tree.kill_children(origin, is_stranger);
                 self.tree.kill_below(is_stranger);
+                for _ in 0..CHASES {
+                    self.tree.kill_children(origin, is_stranger);
+                }
             }
         }
     }

@@ -2,7 +2,9 @@
 //! guard in it is the product's.
 
 use zklock::rules::event::CommandEnd;
-use zklock::rules::guard::{self as rules, GuardIo, GuardReaped, GuardRequest, Heard, NextTurn, Sign, Stage, Targets};
+use zklock::rules::guard::{
+    self as rules, Children, GuardIo, GuardReaped, GuardRequest, Heard, NextTurn, Sign, Stage, Targets,
+};
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Limits;
 use zklock::rules::signal::Signal;
@@ -31,8 +33,8 @@ pub(crate) struct Guard {
     pub(crate) is_gated: bool,
     /// The gate is open, and the process is about to pass it.
     is_opened: bool,
-    /// When the kernel kills it, unless the timer is moved.
-    timer: Option<Time>,
+    /// When the kernel continues it, and when it kills it, unless the timers are moved.
+    timers: Option<(Time, Time)>,
     /// Whether the kernel kills the command's process group when the guard or the supervisor ends.
     has_fuses: bool,
     armed: Option<Time>,
@@ -57,7 +59,7 @@ impl Guard {
             requests: vec![],
             is_gated: alive,
             is_opened: false,
-            timer: None,
+            timers: None,
             has_fuses: false,
             armed: None,
             borrowed: vec![],
@@ -100,11 +102,15 @@ impl GuardIo for SimIo<'_> {
         !self.state.hosts[self.host].is_spoiled
     }
 
-    fn set_timer(&mut self, deadline: Instant) {
-        let deadline = micros(deadline.since_boot());
-        self.guard().timer = Some(deadline);
-        self.state.schedule(deadline, Event::Deadline(self.host));
+    fn set_timers(&mut self, continue_at: Instant, kill_at: Instant) {
+        let timers = (micros(continue_at.since_boot()), micros(kill_at.since_boot()));
+        if self.guard().timers.replace(timers) != Some(timers) {
+            self.state.schedule(timers.0, Event::Deadline(self.host));
+            self.state.schedule(timers.1, Event::Deadline(self.host));
+        }
     }
+
+    fn take_turns(&mut self, _: bool) {}
 
     fn reap(&mut self) -> GuardReaped {
         let host = &mut self.state.hosts[self.host];
@@ -172,7 +178,7 @@ impl GuardIo for SimIo<'_> {
         }
     }
 
-    fn kill_children(&mut self) {
+    fn kill_children(&mut self) -> Children {
         let is_empty = self.state.is_empty(self.host);
         let host = &mut self.state.hosts[self.host];
         host.stopped_by_us = true;
@@ -181,6 +187,7 @@ impl GuardIo for SimIo<'_> {
         }
         self.state.die_behind_gate(self.host);
         self.state.kill_processes(self.host);
+        Children { number: 0, have_ended: is_empty && !self.guard().is_gated }
     }
 
     /// No process of the simulator is out of reach of [`Self::kill_children`].
@@ -219,7 +226,7 @@ impl State {
         });
         let next = rules.turn(&mut outside);
         let Limits { kill_at, ends_at } = outside.limits();
-        let is_set = outside.guard().timer.map(instant) == Some(ends_at);
+        let is_set = outside.guard().timers.is_some_and(|(_, kill_at)| instant(kill_at) == ends_at);
         if outside.guard().stage.is_open() && outside.now() < kill_at && !is_set {
             self.fail(format!("the kernel would not kill the guard of host {host} at the end of the lease"));
         }
@@ -240,13 +247,18 @@ impl State {
         }
     }
 
-    /// The kernel's timer: it kills a guard that was late to move it, stopped or not.
+    /// The kernel's timers: they continue a guard that is stopped, and kill one that was late to move them.
     pub(crate) fn deadline_passes(&mut self, host: usize) {
         if self.hosts[host].asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Deadline(host));
         }
         let now = self.now;
-        if self.guard(host).alive && self.guard(host).timer.is_some_and(|timer| timer <= now) {
+        let guard = self.guard(host);
+        let Some((continue_at, kill_at)) = guard.timers.filter(|_| guard.alive) else { return };
+        if continue_at <= now {
+            self.continue_guard(host);
+        }
+        if kill_at <= now {
             self.note(|| format!("host {host}: the kernel kills the guard at the end of the lease"));
             self.coverage.count(Kind::KilledByTimer);
             self.guard_dies(host);

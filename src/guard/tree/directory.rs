@@ -51,15 +51,35 @@ impl AsFd for Directory {
     }
 }
 
-/// Calls `visit` with each process that lives below `parent`, down to so many levels, and not below one for which it returns
-/// false. `budget`: how many processes may still be looked at.
+/// What is called with each process of a walk before what is below it, and, if that returns true, once more after all that.
+pub(super) type Visit<'a> = &'a mut dyn FnMut(&Process, &Directory, bool) -> bool;
+
+/// Walks through a process and what lives below it, down to so many levels. `budget`: how many processes may still be looked
+/// at.
 pub(super) fn walk(
+    proc: BorrowedFd<'_>,
+    process: &Process,
+    directory: &Directory,
+    depth: u32,
+    budget: &mut u32,
+    visit: Visit<'_>,
+) {
+    if !visit(process, directory, false) {
+        return;
+    }
+    if depth > 0 {
+        walk_below(proc, process, directory, depth - 1, budget, visit);
+    }
+    visit(process, directory, true);
+}
+
+fn walk_below(
     proc: BorrowedFd<'_>,
     parent: &Process,
     directory: &Directory,
     depth: u32,
     budget: &mut u32,
-    visit: &mut dyn FnMut(&Process, &Directory) -> bool,
+    visit: Visit<'_>,
 ) {
     let task =
         openat(directory.as_fd(), c"task", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
@@ -81,10 +101,8 @@ pub(super) fn walk(
                         && let Some(below) = Directory::open(proc, pid)
                         && let Some(child) = below.look(pid).filter(is_child)
                         && child.alive
-                        && visit(&child, &below)
-                        && depth > 1
                     {
-                        walk(proc, &child, &below, depth - 1, budget, visit);
+                        walk(proc, &child, &below, depth, budget, visit);
                     }
                 });
             }

@@ -1,4 +1,4 @@
-use crate::system::process::{is_above, started};
+use crate::system::process::{Process, is_above, started};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -60,12 +60,18 @@ fn what_is_below_a_child_is_counted_and_killed() {
     while tree().count(but(pid)) < 3 {
         thread::yield_now();
     }
-    tree().walk(but(pid), &mut |process, directory| {
-        if process.pid != pid.as_raw() {
+    let mut seen = vec![];
+    tree().walk(but(pid), &mut |process, directory, is_done| {
+        if is_done && process.pid != pid.as_raw() {
             directory.send(process.pid, Signal::KILL);
         }
+        seen.push((process.parent, is_done));
         true
     });
+    let (us, shell_pid) = (getpid().as_raw(), pid.as_raw());
+    // Each one after what is below it.
+    let order = [us, shell_pid, sleeper.as_raw()].map(|parent| (parent, false));
+    assert_eq!(seen, [&order[..], &[2, 1, 0].map(|place: usize| (order[place].0, true))].concat());
     while started(sleeper.as_raw().cast_unsigned()).unwrap().is_some() {
         thread::yield_now();
     }

@@ -11,6 +11,11 @@ struct World {
     requests: Vec<GuardRequest>,
     /// Children end faster than they can be reaped.
     is_storm: bool,
+    /// Nothing that is killed ends.
+    is_immortal: bool,
+    /// How many more come up, one each time that the children are killed.
+    orphans: usize,
+    found: usize,
     reaped: u32,
     /// How long it takes to kill all children, and what is below them.
     work: Duration,
@@ -18,7 +23,10 @@ struct World {
     kills: u32,
     deep_kills: u32,
     signs: Vec<Sign>,
-    timer: Option<Instant>,
+    /// When the kernel continues a guard that is stopped, and when it kills it.
+    timers: Option<(Instant, Instant)>,
+    /// Whether the guard takes its turn like others, and whether it has reaped anything out of turn.
+    takes_turns: bool,
 }
 
 impl World {
@@ -28,19 +36,27 @@ impl World {
             limits: Limits { kill_at: at(900), ends_at: at(1000) },
             requests: requests.to_vec(),
             is_storm: false,
+            is_immortal: true,
+            orphans: 0,
+            found: 1,
             reaped: 0,
             work: Duration::ZERO,
             kills: 0,
             deep_kills: 0,
             signs: vec![],
-            timer: None,
+            timers: None,
+            takes_turns: false,
         }
     }
 
     /// Time passes, and the kernel's timer does not fire.
     fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
-        assert!(self.timer.is_none_or(|timer| self.now < timer), "the kernel has killed the guard at {:?}", self.timer);
+        assert!(
+            self.timers.is_none_or(|(_, kill_at)| self.now < kill_at),
+            "the kernel has killed it: {:?}",
+            self.timers
+        );
     }
 
     /// The next turn at this time: when the one after it is due.
@@ -64,13 +80,22 @@ impl GuardIo for World {
     fn ended_by_itself(&self) -> bool {
         true
     }
-    fn set_timer(&mut self, deadline: Instant) {
-        self.timer = Some(deadline);
+    fn set_timers(&mut self, continue_at: Instant, kill_at: Instant) {
+        self.timers = Some((continue_at, kill_at));
+    }
+    fn take_turns(&mut self, takes: bool) {
+        self.takes_turns = takes;
     }
     fn reap(&mut self) -> GuardReaped {
         self.reaped += 1;
         assert!(self.reaped < 1_000_000, "it does nothing but reap");
-        if self.is_storm { GuardReaped::Other } else { GuardReaped::NoMore }
+        assert_eq!(self.takes_turns, self.kills > 0, "as others do, once it kills");
+        match () {
+            () if self.is_storm => GuardReaped::Other,
+            () if self.is_immortal || self.kills == 0 => GuardReaped::NoMore,
+            () if self.orphans == 0 => GuardReaped::NoneLeft,
+            () => panic!("something is alive"),
+        }
     }
     fn hear(&mut self) -> Heard {
         self.requests.pop().map_or(Heard::Nothing, Heard::Request)
@@ -82,9 +107,12 @@ impl GuardIo for World {
     fn open_gate(&mut self) {}
     fn close_gate(&mut self) {}
     fn signal(&mut self, _: Signal, _: Targets) {}
-    fn kill_children(&mut self) {
+    fn kill_children(&mut self) -> Children {
         self.kills += 1;
         self.pass(self.work);
+        let rises = self.deep_kills > 0 && self.orphans > 0;
+        (self.found, self.orphans) = (self.found + usize::from(rises), self.orphans - usize::from(rises));
+        Children { number: self.found, have_ended: !self.is_immortal && self.orphans == 0 }
     }
     fn kill_below(&mut self) {
         self.deep_kills += 1;
@@ -100,14 +128,16 @@ fn a_lease_is_watched_until_it_demands_the_kill() {
     assert_eq!(world.turn(&mut guard, 0), Some(at(125)));
     assert_eq!(world.turn(&mut guard, 800), Some(at(825)));
     assert_eq!(world.turn(&mut guard, 895), Some(at(900)));
-    assert_eq!((world.timer, world.kills), (Some(at(1000)), 0));
+    assert_eq!((world.timers, world.kills), (Some((at(900), at(1000))), 0));
     assert_eq!(world.turn(&mut guard, 900), Some(at(910)));
     assert_eq!(world.signs, [Sign::Stage(Stage::Open), Sign::LeaseOver, Sign::Stage(Stage::Killing)]);
-    assert_eq!((world.kills, world.deep_kills), (1, 0));
+    assert_eq!((world.kills, world.deep_kills), (2, 1));
     // An extension that comes too late saves the guard, which has not done yet, and not the command.
     world.limits = Limits { kill_at: at(1900), ends_at: at(2000) };
     assert_eq!(world.turn(&mut guard, 910), Some(at(930)));
-    assert_eq!((world.kills, world.deep_kills, world.timer), (2, 1, Some(at(2000))));
+    assert_eq!((world.kills, world.deep_kills), (4, 2));
+    // Whoever stops a guard that kills, it goes on.
+    assert_eq!(world.timers, Some((at(920), at(2000))));
 }
 
 #[test]
@@ -117,10 +147,26 @@ fn a_guard_is_told_to_kill_whatever_the_lease() {
     // However often it is woken meanwhile.
     assert_eq!(world.turn(&mut guard, 3), Some(at(10)));
     assert_eq!(world.turn(&mut guard, 7), Some(at(10)));
-    assert_eq!((world.kills, world.deep_kills), (3, 0));
+    assert_eq!((world.kills, world.deep_kills), (6, 1));
     assert_eq!(world.turn(&mut guard, 11), Some(at(31)));
     assert_eq!(world.turn(&mut guard, 30), Some(at(31)));
-    assert_eq!((world.kills, world.deep_kills), (5, 1));
+    assert_eq!((world.kills, world.deep_kills), (10, 2));
+}
+
+/// The kernel may wait in waitpid(2) for a thread that needs the processor of this guard.
+#[test]
+fn all_are_killed_before_any_is_reaped() {
+    let mut world = World { orphans: 20, ..World::new(&[GuardRequest::Kill]) };
+    world.is_immortal = false;
+    assert_eq!(GuardRules::default().turn(&mut world), NextTurn::Exit);
+    assert_eq!((world.found, world.deep_kills, world.reaped), (21, 1, 1));
+    // Not as long as one of them lives, until it is clear that it cannot be killed.
+    let (mut world, mut guard) = (World::new(&[GuardRequest::Kill]), GuardRules::default());
+    while world.reaped == 0 {
+        let NextTurn::Wait(Some(wake_at)) = guard.turn(&mut world) else { panic!("it has something to do") };
+        world.pass(wake_at.saturating_since(world.now));
+    }
+    assert!((at(1_000)..at(5_000)).contains(&world.now), "{:?}", world.now);
 }
 
 /// What cannot be killed is killed again and again, by a guard that its own timer would end.
@@ -138,21 +184,24 @@ fn the_timer_is_moved_between_two_kills() {
 
 #[test]
 fn children_that_end_all_the_time_do_not_keep_a_guard() {
-    let mut storm = World { is_storm: true, ..World::new(&[GuardRequest::Kill]) };
-    assert_eq!(storm.turn(&mut GuardRules::default(), 0), Some(at(0)));
+    let mut storm = World { is_storm: true, ..World::new(&[GuardRequest::Open]) };
+    let mut guard = GuardRules::default();
+    assert_eq!(storm.turn(&mut guard, 0), Some(at(0)));
+    storm.requests.push(GuardRequest::Kill);
+    storm.turn(&mut guard, 0);
     assert!(storm.requests.is_empty() && storm.kills > 0);
 }
 
 /// On a single processor nothing dies as long as a guard with a real-time priority works.
 #[test]
 fn what_has_been_killed_gets_the_processor() {
-    let mut busy = World { work: Duration::from_millis(20), ..World::new(&[GuardRequest::Kill]) };
+    let mut busy = World { work: Duration::from_millis(1), ..World::new(&[GuardRequest::Kill]) };
     let mut guard = GuardRules::default();
-    assert_eq!((busy.turn(&mut guard, 0), busy.kills), (Some(at(10)), 1));
-    // It has taken 20 ms. Whatever wakes the guard now, the others get half as much.
-    assert_eq!((busy.turn(&mut guard, 20), busy.kills), (Some(at(30)), 1));
-    busy.turn(&mut guard, 30);
-    assert_eq!(busy.kills, 2);
+    busy.turn(&mut guard, 0);
+    // It has taken 12 ms. Whatever wakes the guard now, the others get nearly as much.
+    assert_eq!((busy.turn(&mut guard, 13), busy.kills), (Some(at(22)), 2));
+    busy.turn(&mut guard, 22);
+    assert_eq!(busy.kills, 4);
 }
 
 /// What has left the command's group, and dies slowly, dies of this guard only.
@@ -164,6 +213,6 @@ fn a_guard_that_kills_is_not_killed_at_the_end_of_the_lease() {
         let NextTurn::Wait(Some(wake_at)) = guard.turn(&mut slow) else { panic!("it has something to do") };
         slow.pass(wake_at.saturating_since(slow.now));
     }
-    let last = slow.timer.expect("it is set").saturating_since(slow.now);
+    let last = slow.timers.expect("they are set").1.saturating_since(slow.now);
     assert!(last <= WORK_AT_MOST, "it still works: {last:?}");
 }

@@ -84,7 +84,7 @@ fn its_code_stays_in_memory() {
 }
 
 /// Where the kernel needs memory for a system call, it may first wait for a disk, or for a file server. Not even its timer
-/// ends a guard that waits so. Hence it makes only such calls, until it has killed all that it can reach.
+/// ends a guard that waits so. Hence it makes only calls that need none, until it has killed its children and their groups.
 #[test]
 fn it_kills_without_memory_of_the_kernel() {
     const CALLS: &[libc::c_long] = &[
@@ -147,15 +147,49 @@ fn it_kills_without_memory_of_the_kernel() {
     fault.end_with_overlap();
 }
 
+/// The kernel continues it when it would have to kill, and there is a newer lease.
+#[test]
+fn stopped_while_the_lock_is_held() {
+    let mut fault = Fault::with(Scratch::new().with_lock(), &direct(), &[], &["--exit-on", "TERM"]);
+    fault.strike(Signal::SIGSTOP, &[fault.holder.guard()]);
+    process::wait_state(fault.holder.guard(), &['S']);
+    fault.expect_undisturbed();
+}
+
 /// It cannot move its timer, and the kernel kills it at the end of the lease that it knew.
 #[test]
-fn stopped_past_the_lease() {
+fn held_by_a_debugger_past_the_lease() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let (mut fault, family) = with_tree(&GRACE);
-    fault.strike(Signal::SIGSTOP, &[fault.holder.guard()]);
+    let debugger = Traced::hold(fault.holder.guard());
+    fault.strikes();
     fault.command_dead(LEASE);
+    drop(debugger);
     fault.holder.wait().expect_code(70);
     process::expect_dead(&family);
     fault.next_starts(LEASE + AT_ONCE);
+    fault.end();
+}
+
+/// It has heard of the death of zklock, and has killed nothing yet. What is left of the command is its daemon.
+#[test]
+fn stopped_when_it_is_to_kill() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
+    let (mut fault, family) = with_tree(&GRACE);
+    let guard = fault.holder.guard();
+    let debugger = Traced::hold(guard);
+    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    debugger.until_call(1, |call| call[0] == libc::SYS_kill as u64);
+    process::send(guard, Signal::SIGSTOP);
+    drop(debugger);
+    fault.command_dead(AT_ONCE);
+    fault.holder.wait().expect_signal(Signal::SIGKILL);
+    family.iter().for_each(|process| process::wait_dead(process.pid));
+    fault.next_starts(LEASE);
     fault.end();
 }
 
