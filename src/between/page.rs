@@ -36,6 +36,7 @@ struct Cells {
     ended: AtomicU32,
     stopped_by: AtomicI32,
     lease_over: AtomicBool,
+    denied: AtomicI32,
     spoiled: AtomicBool,
     began: AtomicU64,
     released: AtomicBool,
@@ -198,6 +199,16 @@ impl Page {
         Signal::new(self.0.stopped_by.swap(0, SeqCst))
     }
 
+    /// The guard: it may not kill this process. Returns whether that is the first one.
+    pub fn deny(self, process: i32) -> bool {
+        self.0.denied.compare_exchange(0, process, SeqCst, SeqCst).is_ok()
+    }
+
+    /// A process that the guard may not kill.
+    pub fn denied(self) -> Option<i32> {
+        Some(self.0.denied.load(SeqCst)).filter(|process| *process != 0)
+    }
+
     /// Whether the guard has killed the command because the lease was over.
     pub fn is_lease_over(self) -> bool {
         self.0.lease_over.load(SeqCst)
@@ -260,6 +271,14 @@ mod tests {
             stop(shared);
             assert_eq!(shared.success(), None);
         }
+    }
+
+    #[test]
+    fn the_first_process_that_may_not_be_killed_is_named() {
+        let shared = Page::new().unwrap();
+        assert_eq!(shared.denied(), None);
+        assert!(shared.deny(7) && !shared.deny(8));
+        assert_eq!(shared.denied(), Some(7));
     }
 
     #[test]

@@ -12,7 +12,9 @@ use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::settings::Patience;
 use crate::zookeeper::net::address::ConnectString;
 
-pub use self::refusals::{KEEPER_UNFIT, clickhouse_keeper, denied, lacks, no_chroot, not_let_in, recipe, refused};
+pub use self::refusals::{
+    KEEPER_UNFIT, clickhouse_keeper, denied, immune, lacks, no_chroot, not_let_in, recipe, refused,
+};
 
 mod refusals;
 
@@ -85,6 +87,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
             let told = run.told_to_caller().map(|told| format!("the guard process died; {told}"));
             (Error, told.unwrap_or_else(|| guard_died(*had_ended).to_owned()))
         }
+        Notice::Denied(process) => (Error, immune(*process)),
         Notice::LeftBehind { number, end_with_us } => (Notable, left_behind(*number, *end_with_us)),
         Notice::KeeperDied => (Error, "internal error: the keeper process died repeatedly".to_owned()),
     }

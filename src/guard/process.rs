@@ -206,6 +206,14 @@ impl<'a> GuardProcess<'a> {
         self.is_asked = is_asked;
     }
 
+    fn show_denied(&self) {
+        if let Some(denied) = self.tree.take_denied()
+            && self.page.deny(denied)
+        {
+            self.tell_supervisor();
+        }
+    }
+
     fn tell_supervisor(&self) {
         // Not by the socket: for a message the kernel needs memory, and where that is short it may first wait for a disk.
         // This fails only if the supervisor has not been awake for ages, and will wake.
@@ -315,10 +323,13 @@ impl GuardIo for GuardProcess<'_> {
     }
 
     fn kill_children(&mut self) -> Children {
-        self.tree.kill_children(self.origin, |_| false)
+        let found = self.tree.kill_children(self.origin, |_| false);
+        self.show_denied();
+        found
     }
 
     fn kill_below(&mut self) {
         self.tree.kill_below(|_| false);
+        self.show_denied();
     }
 }

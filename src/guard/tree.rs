@@ -7,6 +7,7 @@
 //! `children` nor `stat` takes the lock of its memory map. A child keeps its number until it is reaped. Any other process is
 //! held by its directory in /proc, which stands for that process for ever, and the signal goes there.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -65,6 +66,8 @@ pub struct Tree {
     /// mounts on /proc.
     children: File,
     proc: BorrowedFd<'static>,
+    /// A process that may not be killed, because it is another user's.
+    denied: Cell<Option<i32>>,
 }
 
 impl Tree {
@@ -76,7 +79,7 @@ impl Tree {
             }
             _ => error,
         })?;
-        Ok(Self { children, proc: proc::directory()? })
+        Ok(Self { children, proc: proc::directory()?, denied: Cell::new(None) })
     }
 
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
@@ -97,6 +100,11 @@ impl Tree {
         Ok(())
     }
 
+    /// A process that may not be killed, since this was last asked.
+    pub fn take_denied(&self) -> Option<i32> {
+        self.denied.take()
+    }
+
     /// Sends SIGKILL to our children but those that are `spared`, and to those of their process groups that are the
     /// command's as a whole, at one moment, so that none of them gets away by forking and exiting.
     pub fn kill_children(&self, origin: StartGroup, spared: impl Fn(i32) -> bool) -> Children {
@@ -108,9 +116,12 @@ impl Tree {
                 return;
             }
             found.number += 1;
-            found.have_ended &= has_ended(child);
+            let has_ended = has_ended(child);
+            found.have_ended &= has_ended;
             // First: what is dying changes its group no more, and keeps the number of that group in use until it is reaped.
-            send(child, Signal::KILL);
+            if !send(child, Signal::KILL) && !has_ended {
+                self.denied.set(Some(child));
+            }
             // Not the group of a process outside of our PID namespace, nor the number that kill(2) takes for all processes.
             if let Some(group @ 2..) = origin.group_of_command(Pid::from_raw(child)).map(Pid::as_raw) {
                 let place = &mut killed[group.unsigned_abs() as usize % killed.len()];
@@ -127,8 +138,8 @@ impl Tree {
     /// below it from becoming ours; and what is below one in another PID namespace never becomes ours.
     pub fn kill_below(&self, spared: impl Fn(i32) -> bool) {
         self.walk(spared, &mut |process, directory, is_done| {
-            if is_done {
-                directory.send(process.pid, Signal::KILL);
+            if is_done && !directory.send(process.pid, Signal::KILL) {
+                self.denied.set(Some(process.pid));
             }
             true
         });
@@ -143,8 +154,8 @@ impl Tree {
         match (whom, own_group) {
             (Targets::Group | Targets::All, Some(group)) => send(-group, signal),
             (Targets::Group | Targets::All, None) if command != 0 => send(command, signal),
-            _ => {}
-        }
+            _ => true,
+        };
         if whom == Targets::Group && own_group.is_some() {
             return;
         }
@@ -208,9 +219,9 @@ fn has_ended(child: i32) -> bool {
     !matches!(ended, Ok(WaitStatus::StillAlive))
 }
 
-/// Sends a signal to a process, or to a group if the number is negative. It may have gone.
-fn send(target: i32, signal: Signal) {
-    let _ = signals::send(target, signal);
+/// Sends a signal to a process, or to a group if the number is negative. It may have gone. Returns whether that is allowed.
+fn send(target: i32, signal: Signal) -> bool {
+    signals::send(target, signal).map_or_else(|error| error.kind() != io::ErrorKind::PermissionDenied, |()| true)
 }
 
 /// Fails where what is started could not be looked after: where /proc is missing, or shows another PID namespace, so that

@@ -86,6 +86,8 @@ pub enum Notice {
         /// The command itself had ended before.
         had_ended: bool,
     },
+    /// This process of the command may not be killed: it is another user's, or confined.
+    Denied(i32),
     /// The command has left processes behind, which go on without the lock.
     LeftBehind {
         number: usize,

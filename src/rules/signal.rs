@@ -24,6 +24,7 @@ impl Signal {
     pub const CHLD: Self = Self(libc::SIGCHLD);
     pub const CONT: Self = Self(libc::SIGCONT);
     pub const STOP: Self = Self(libc::SIGSTOP);
+    pub const SYS: Self = Self(libc::SIGSYS);
     pub const TSTP: Self = Self(libc::SIGTSTP);
     pub const TTOU: Self = Self(libc::SIGTTOU);
     pub const WINCH: Self = Self(libc::SIGWINCH);

@@ -26,6 +26,9 @@ impl SupervisorIo for Supervisor<'_> {
         }
         let mut snapshot = Snapshot { is_behind: self.ready.children, ..Snapshot::default() };
         let news = self.job.command_news(self.ready.guard);
+        if let Some(notice) = self.job.denied() {
+            self.teller.say(&notice);
+        }
         (snapshot.has_ended, snapshot.has_command) = (news.ended.is_some(), self.job.has_command());
         snapshot.events = news.events(|end| self.end(end));
         snapshot.is_emptied = self.job.is_emptied();

@@ -10,6 +10,7 @@ use nix::unistd::{Pid, getpid};
 use crate::between::ties::Ties;
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
+use crate::guard::program::RefusedCall;
 use crate::guard::tree::{self, StartGroup, Tree};
 use crate::guard::{Guard, GuardBirth};
 use crate::rules::event::CommandEnd;
@@ -29,8 +30,12 @@ pub(super) struct Job {
     tree: Tree,
     strangers: Vec<i32>,
     guard: Option<RunningGuard>,
+    /// A filter has killed a guard.
+    is_filtered: bool,
     /// Guards that were dismissed, until they have been reaped.
     dismissed: Vec<Pid>,
+    /// That a process may not be killed has been told.
+    told_denied: bool,
     /// Whether commands are started in our process group.
     pub(super) shares_group: bool,
     /// The terminal as the command found it, and whether the command may have had no time to restore it.
@@ -64,7 +69,9 @@ impl Job {
             tree: Tree::open()?,
             strangers: vec![],
             guard: None,
+            is_filtered: false,
             dismissed: vec![],
+            told_denied: false,
             shares_group: false,
             terminal: None,
             interrupted: false,
@@ -130,7 +137,7 @@ impl Job {
             self.make_guard(command, ties, kept_open).map_err(|error| why.unwrap_or(error))?;
             opened = self.open(ties, variables, until);
         }
-        let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|running| running.guard.failure());
+        let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|running| self.failure_of(&running.guard));
         why.map_or(opened, Err)
     }
 
@@ -163,6 +170,9 @@ impl Job {
 
     /// A child of ours has ended; perhaps it was one of the job's.
     pub(super) fn reaped(&mut self, pid: Pid, end: CommandEnd) {
+        let is_guard =
+            self.dismissed.contains(&pid) || self.guard.as_ref().is_some_and(|running| running.guard.pid() == pid);
+        self.is_filtered |= is_guard && end == CommandEnd::Signaled(Signal::SYS);
         self.dismissed.retain(|dismissed| *dismissed != pid);
         // From here on the number may be that of a process of the command.
         self.strangers.retain(|stranger| *stranger != pid.as_raw());
@@ -221,8 +231,13 @@ impl Job {
             CommandFate::Stillborn if guard.is_some_and(|guard| guard.page().limits().kill_at <= clock::now()) => {
                 Some(Errno::ETIME.into())
             }
-            CommandFate::Stillborn => guard.and_then(Guard::failure).or(Some(Errno::ESRCH.into())),
+            CommandFate::Stillborn => guard.and_then(|guard| self.failure_of(guard)).or(Some(Errno::ESRCH.into())),
         }
+    }
+
+    fn failure_of(&self, guard: &Guard) -> Option<io::Error> {
+        let filtered = self.is_filtered.then(|| io::Error::other(RefusedCall::Kills));
+        filtered.or_else(|| guard.failure())
     }
 
     /// Whether nothing is left of the command.
@@ -303,6 +318,14 @@ impl Job {
     /// Whether the command, or what it has left behind, has got a signal that ends most programs.
     pub(super) fn is_interrupted(&self) -> bool {
         self.guard.as_ref().is_some_and(|running| running.guard.page().is_spoiled())
+    }
+
+    /// That a process may not be killed, which is told once.
+    pub(super) fn denied(&mut self) -> Option<Notice> {
+        let shown = self.guard.as_ref().and_then(|running| running.guard.page().denied());
+        let process = shown.or_else(|| self.tree.take_denied()).filter(|_| !self.told_denied)?;
+        self.told_denied = true;
+        Some(Notice::Denied(process))
     }
 
     /// What the user is to be told of what the command has left behind, if that is anything. The guard has been reaped, so

@@ -1,4 +1,4 @@
-//! Why a lock cannot be taken.
+//! What is refused: a lock, and the end of a process.
 
 use crate::cli::Plan;
 use crate::cli::environment::LENDER;
@@ -11,6 +11,12 @@ use crate::zookeeper::net::address::ConnectString;
 
 pub fn denied(node: &str) -> String {
     format!("access to {node} denied by its ACL")
+}
+
+pub fn immune(process: i32) -> String {
+    format!(
+        "the system does not let zklock kill process {process}, which is another user's or confined; waiting for its end"
+    )
 }
 
 pub fn lacks(node: &str, right: Right, login: &Login) -> String {

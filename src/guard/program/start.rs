@@ -65,21 +65,32 @@ pub enum Call {
 
 const CALLS: [Call; 3] = [Call::Group, Call::ParentDeath, Call::Guard];
 
-/// The system refuses such a call. That is not the program's fault.
+/// The system refuses a call. That is not the program's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RefusedCall {
-    call: Call,
-    errno: Errno,
+pub enum RefusedCall {
+    /// Such a call fails.
+    Fails(Call, Errno),
+    /// A filter has killed the guard for one (seccomp(2)).
+    Kills,
 }
 
 impl fmt::Display for RefusedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let call = match self.call {
+        let (call, errno) = match self {
+            Self::Fails(call, errno) => (call, *errno),
+            Self::Kills => {
+                return f.write_str(
+                    "a seccomp filter killed lock-guard (SIGSYS); it must refuse system calls by an error \
+                     (SystemCallErrorNumber=EPERM of systemd)",
+                );
+            }
+        };
+        let call = match call {
             Call::Group => "setpgid",
             Call::ParentDeath => "prctl(PR_SET_PDEATHSIG)",
             Call::Guard => "what lock-guard needs (timer_create, F_SETSIG of fcntl)",
         };
-        write!(f, "the system refuses {call}: {}", io::Error::from(self.errno))
+        write!(f, "the system refuses {call}: {}", io::Error::from(errno))
     }
 }
 
@@ -110,7 +121,7 @@ impl FailurePipe {
         let (errno, call) = numbers.map(|(errno, call)| (i32::from_ne_bytes(*errno), call))?;
         let refused = CALLS.into_iter().find(|known| to_number(Some(*known)).to_ne_bytes() == *call);
         Some(match refused {
-            Some(call) => io::Error::other(RefusedCall { call, errno: Errno::from_raw(errno) }),
+            Some(call) => io::Error::other(RefusedCall::Fails(call, Errno::from_raw(errno))),
             None => io::Error::from_raw_os_error(errno),
         })
     }

@@ -31,7 +31,7 @@ fn but(child: Pid) -> impl Fn(i32) -> bool {
 /// The tree of this thread: it is the one that starts the processes of its test.
 fn tree() -> Tree {
     let list = format!("/proc/self/task/{}/children", nix::unistd::gettid());
-    Tree { children: File::open(list).unwrap(), proc: proc::directory().unwrap() }
+    Tree { children: File::open(list).unwrap(), proc: proc::directory().unwrap(), denied: Cell::new(None) }
 }
 
 #[test]

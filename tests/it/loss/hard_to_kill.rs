@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -12,12 +13,13 @@ use crate::harness::fault::{EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::restless::Restless;
-use crate::harness::rights::{AS_NOBODY, Copies, Right, mounted, refused};
+use crate::harness::rights::{AS_NOBODY, Copies, Right, as_pid_1, mounted, refused};
 use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::skipped::skip;
 use crate::harness::times::expect_once_below;
-use crate::harness::zklock::{Zklock, binary};
+use crate::harness::traced::Traced;
+use crate::harness::zklock::{Zklock, binary, child};
 
 /// A cgroup of version 2, removed when this is dropped.
 struct Cgroup(PathBuf);
@@ -130,14 +132,18 @@ fn below_a_process_of_another_user() {
     let scratch = Scratch::new().with_lock();
     // The user may not read the key of a certificate.
     let job = Zklock::at(scratch.chroot()).plain().env("ZKLOCK_SESSION_TIMEOUT", "60").program(&zklock);
+    let job = job.args(["--max-run", "2s", "--kill-after", "100ms"]);
     let mut job = job.args([LOCK, "--", "sh", "-c", &script]).run_by(AS_NOBODY).spawn();
     let [above, below] = ["above", "below"].map(|name| wait_pid(&copies.path(name)));
     poll::until("it is the user's", || (process::look(below)?.name == "sleep").then_some(()));
-    job.signal(Signal::SIGKILL);
-    job.wait().expect_signal(Signal::SIGKILL);
     process::wait_dead(below);
-    assert!(process::look(above).is_some_and(|process| process.state != 'Z'), "it cannot be killed");
+    let named =
+        format!("zklock: the system does not let zklock kill process {above}, which is another user's or confined");
+    job.wait_stderr(&named);
+    job.signal(Signal::SIGKILL);
+    assert_eq!(job.wait().expect_signal(Signal::SIGKILL).stderr().matches(&named).count(), 1);
     assert_eq!(scratch.contenders().len(), 1, "the lock is held until nothing is left");
+    assert!(process::look(above).is_some_and(|process| process.state != 'Z'), "it cannot be killed");
     process::send(above, Signal::SIGKILL);
     job.wait_until_nothing_is_left();
     scratch.wait_queue(0);
@@ -195,6 +201,77 @@ fn hundreds_on_one_processor() {
     });
 }
 
+/// When the last thread of a process ends after the first, waitpid(2) may have to wait for the thread. The guard has the
+/// processor that the thread needs, and a daemon to kill.
+#[test]
+fn a_first_thread_has_ended_beside_busy_processes() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
+    let processors = std::thread::available_parallelism().expect("a number").get();
+    let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+    let busy: Vec<_> = (0..processors).map(|_| Spin(busy())).collect();
+    let script = format!("setsid sleep 600 & exec {} --second-thread --wait", child().display());
+    for _ in 0..5 {
+        let scratch = Scratch::new().with_lock();
+        let mut job = scratch.zklock().args([LOCK, "--", "sh", "-c", &script]).spawn();
+        job.wait_stdout("ready");
+        let daemon = poll::until("the daemon", || {
+            process::children(job.command()).pop().filter(|process| process.name == "sleep")
+        });
+        // As tools that show threads do.
+        let threads = fs::read_dir(format!("/proc/{}/task", job.command())).expect("it lives").flatten();
+        threads.for_each(|thread| drop(fs::read(thread.path().join("stat"))));
+        // The guard is not reaped before its processor time has been read.
+        let guard = job.guard();
+        let debugger = Traced::hold(job.pid());
+        scratch.delete_holder();
+        process::wait_state(guard, &['Z']);
+        process::expect_dead(&[daemon]);
+        let ticks: u32 = stat(guard, 11, 2).iter().map(|ticks| ticks.parse::<u32>().expect("a number")).sum();
+        assert!(ticks < 5, "the guard has taken {ticks} hundredths of a second");
+        drop(debugger);
+        job.wait().expect_code(76);
+    }
+    drop(busy);
+}
+
+/// A process that is killed when this is dropped.
+struct Spin(Child);
+
+impl Drop for Spin {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// As `podman exec` does. When such a process dies, what is below it does not come up to the guard, but to the first process of
+/// that namespace.
+#[test]
+fn in_a_pid_namespace_that_was_there_before() {
+    if refused([Right::Root, Right::PidNamespaces]) {
+        return;
+    }
+    let mut words = as_pid_1().into_iter();
+    let mut namespace = Command::new(words.next().expect("unshare"));
+    let namespace = Spin(namespace.args(words).args(["sleep", "1000"]).spawn().expect("unshare"));
+    let unshare = Pid::from_raw(namespace.0.id().cast_signed());
+    let init =
+        poll::until("its first process", || process::children(unshare).pop().filter(|process| process.name == "sleep"));
+    for enters in ["setsid --wait ", ""] {
+        let scratch = Scratch::new().with_lock();
+        let script =
+            format!("exec nsenter --target {} --pid {enters}sh -c 'setsid sleep 600 & echo ready; wait'", init.pid);
+        let mut job = scratch.zklock().args([LOCK, "--", "sh", "-c", &script]).spawn();
+        job.wait_stdout("ready");
+        let sleeper = poll::until("the job", || job.processes().into_iter().find(|process| process.name == "sleep"));
+        scratch.delete_holder();
+        job.wait().expect_code(76);
+        process::expect_dead(&[sleeper]);
+    }
+}
+
 /// Among hundreds of busy processes, or beside one with a real-time priority, a guard that takes its turn would come too
 /// late. The command takes its turn.
 #[test]
@@ -212,7 +289,13 @@ fn goes_before_all_others() {
 /// The real-time priority of a process, and its policy (proc_pid_stat(5)).
 #[track_caller]
 fn priority(pid: Pid) -> String {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
-    let fields: Vec<_> = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(37).take(2).collect();
-    fields.join(" ")
+    stat(pid, 37, 2).join(" ")
+}
+
+/// Fields of proc_pid_stat(5), from the one that is `first` behind the name.
+#[track_caller]
+fn stat(pid: Pid, first: usize, count: usize) -> Vec<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it has not been reaped");
+    let fields = stat.rsplit_once(')').expect("a name").1.split_whitespace();
+    fields.skip(first).take(count).map(str::to_owned).collect()
 }

@@ -164,6 +164,19 @@ fn without_what_ties_the_command_to_the_guard_it_is_not_started() {
     }
 }
 
+/// As `SystemCallFilter=~@resources` of systemd does.
+#[test]
+fn a_guard_that_a_filter_kills_is_named() {
+    let scratch = Scratch::new().with_lock();
+    let kills = "UNLESS(JEQ, SYS_sched_setscheduler, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),";
+    let filtered = filtering(&scratch, kills);
+    let output = scratch.zklock().args([LOCK, "--", "echo", "ran"]).run_by([filtered]).run().expect_code(70);
+    assert_eq!(output.stdout(), "");
+    let why = "echo: a seccomp filter killed lock-guard (SIGSYS); it must refuse system calls by an error";
+    assert!(only_line(&output).starts_with(why), "{output}");
+    scratch.wait_queue(0);
+}
+
 #[test]
 fn set_user_id_is_refused() {
     if refused([Right::SetUserId]) {
