@@ -30,6 +30,8 @@ const GRANTED: [u8; 40] = {
     bytes[11] = 200;
     bytes[19] = 5;
     bytes[23] = 16;
+    // Of the password: that of ClickHouse Keeper has zeros only.
+    bytes[24] = 1;
     bytes
 };
 
