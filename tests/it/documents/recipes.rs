@@ -346,7 +346,7 @@ fn nodes_for_several_users() {
         assert_eq!(client.delete(node), Err(Refusal::NO_AUTH), "{node}");
     }
     // As docs/operations.md says it, and what is to be done at the end.
-    for node in ["/jobs/backup.zklock.last", &node, "/jobs/backup", "/jobs"] {
+    for node in ["/jobs/backup.zklock.last", &node, "/jobs/backup"] {
         administrator(&format!("{login}\ndelete {node}\n"));
         assert!(!client.exists(node), "{node}");
         if node.contains("/jobs/backup/") {
