@@ -1,6 +1,6 @@
 //! The reply to the creation of a contender's node is lost: there is one node, and it is ours.
 
-use crate::harness::client::{self, Kind};
+use crate::harness::client;
 use crate::harness::creation::{
     connections, creates_contender, expect_one_creation, expect_watch_works, lose_creation,
 };
@@ -111,7 +111,7 @@ fn of_two_nodes_the_later_one_goes() {
     trap.wait();
     let first = scratch.only_contender();
     let prefix = first.path.trim_end_matches(|digit: char| digit.is_ascii_digit());
-    let second = scratch.client().create(prefix, b"", Kind::EphemeralSequential).unwrap();
+    let second = scratch.create_late(first.stat.owner, prefix);
     proxy.pass();
     job.wait_stdout("ready");
     assert!(!scratch.client().exists(&second));
@@ -129,13 +129,12 @@ fn node_from_before_queueing_again_goes() {
     let mut holder = scratch.hold();
     let mut job = scratch.start(&proxy.address(), "job", &LASTING_VERBOSE, &["--exit-on", "TERM"]);
     scratch.wait_queue(2);
-    let first = scratch.contenders()[1].path.clone();
+    let first = scratch.contenders().remove(1);
     // The session in its name, and another random half.
-    let session = &first[..first.len() - "xxxx-xxxxxxxxxxxx-lock-0000000001".len()];
-    let late = scratch.client().create(&format!("{session}f000-000000000000-lock-"), b"", Kind::EphemeralSequential);
-    scratch.delete(&first);
+    let session = &first.path[..first.path.len() - "xxxx-xxxxxxxxxxxx-lock-0000000001".len()];
+    let late = scratch.create_late(first.stat.owner, &format!("{session}f000-000000000000-lock-"));
+    scratch.delete(&first.path);
     job.wait_stderr("queueing again");
-    let late = late.unwrap();
     poll::until("the late node goes", || (!scratch.client().exists(&late)).then_some(()));
     finish(&mut holder);
     job.wait_stdout("ready");

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -69,12 +69,9 @@ impl Client {
     /// Connects by a connect string, `HOST:PORT,…[/CHROOT]`. Tries all addresses until one answers.
     #[track_caller]
     pub(crate) fn connect(connect_string: &str) -> Self {
-        let (servers, chroot) = connect_string.split_at(connect_string.find('/').unwrap_or(connect_string.len()));
-        let servers: Vec<String> = servers.split(',').map(str::to_owned).collect();
-        let (wire, session) = open_any(&servers, Session::NEW);
-        let granted = wire.session_timeout;
-        let shared = Arc::new(Mutex::new(wire));
-        let pinged = Arc::downgrade(&shared);
+        let client = Self::open(connect_string, Session::NEW);
+        let granted = lock(&client.shared).session_timeout;
+        let pinged = Arc::downgrade(&client.shared);
         thread::spawn(move || {
             loop {
                 thread::park_timeout(granted / 6);
@@ -83,7 +80,27 @@ impl Client {
                 let _ = lock(&shared).ping();
             }
         });
-        Self { shared, servers, chroot: chroot.to_owned(), session }
+        client
+    }
+
+    /// Acts in the session of another client, as a request of that client does that comes late. Its connection breaks by
+    /// that, if it has one; its session goes on.
+    #[track_caller]
+    pub(crate) fn in_session<T>(connect_string: &str, id: i64, act: impl FnOnce(&Self) -> T) -> T {
+        let client = Self::open(connect_string, Session { id, password: password(id) });
+        assert_eq!(client.session.id, id, "there is no such session");
+        let done = act(&client);
+        // So that it is not closed.
+        let _ = lock(&client.shared).stream.shutdown(Shutdown::Both);
+        done
+    }
+
+    #[track_caller]
+    fn open(connect_string: &str, wanted: Session) -> Self {
+        let (servers, chroot) = connect_string.split_at(connect_string.find('/').unwrap_or(connect_string.len()));
+        let servers: Vec<String> = servers.split(',').map(str::to_owned).collect();
+        let (wire, session) = open_any(&servers, wanted);
+        Self { shared: Arc::new(Mutex::new(wire)), servers, chroot: chroot.to_owned(), session }
     }
 
     pub(crate) fn session(&self) -> i64 {

@@ -237,6 +237,12 @@ impl Scratch {
         self.occupy(&format!("{{{card}:{since}}}"))
     }
 
+    /// Creates a contender's node in the session of a run, as a creation does that comes late. Returns its path.
+    pub(crate) fn create_late(&self, session: i64, prefix: &str) -> String {
+        let create = |client: &Client| client.create(prefix, b"", Kind::EphemeralSequential);
+        Client::in_session(&self.chroot.to_string(), session, create).expect("a contender can be created")
+    }
+
     #[track_caller]
     pub(crate) fn delete(&self, path: &str) {
         self.client.delete(path).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));

@@ -1,7 +1,6 @@
 //! The same with contenders that have several nodes, one for each dialect.
 
 use super::expect_sync_before_look;
-use crate::harness::client::Kind;
 use crate::harness::frames::{Op, Request};
 use crate::harness::poll;
 use crate::harness::proxy::{Fate, Proxy};
@@ -56,7 +55,7 @@ fn of_two_sets_the_later_one_goes() {
     let (scratch, proxy, mut job, created) = reply_lost(Fate::ResetAndHold);
     for node in &created {
         let prefix = node.path.trim_end_matches(|digit: char| digit.is_ascii_digit());
-        scratch.client().create(prefix, b"", Kind::EphemeralSequential).unwrap();
+        scratch.create_late(node.stat.owner, prefix);
     }
     proxy.pass();
     job.wait_stdout("ready");
