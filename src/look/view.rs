@@ -98,7 +98,7 @@ impl<'a> LockView<'a> {
         names: &[ChildName],
     ) -> Result<HashSet<ChildName>, EarlyEnd> {
         let mut gone = HashSet::new();
-        let listed: HashSet<_> = names.iter().collect();
+        let listed: HashSet<_> = names.iter().filter(|name| self.nodes.contains_key(*name)).collect();
         self.nodes.retain(|name, _| listed.contains(name));
         let unknown = names.iter().filter(|name| Contender::parse(name).is_some() && !self.nodes.contains_key(*name));
         let mut unknown = unknown.cloned().collect::<Vec<_>>().into_iter();

@@ -7,18 +7,14 @@ use std::ops::Deref;
 /// NUL, which no server lets into a name (`PathUtils.validatePath`). Other clients choose the rest, so it may hold what a
 /// terminal should not get.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ChildName(String);
+pub struct ChildName(Box<str>);
 
 impl ChildName {
     /// `None`: no ZooKeeper server has a node of this name.
     pub fn parse(text: impl Into<String>) -> Option<Self> {
         let text = text.into();
         let is_component = !matches!(text.as_str(), "" | "." | "..") && !text.contains(['/', '\0']);
-        is_component.then_some(Self(text))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
+        is_component.then(|| Self(text.into()))
     }
 }
 
@@ -38,7 +34,7 @@ impl fmt::Display for ChildName {
 
 impl PartialEq<&str> for ChildName {
     fn eq(&self, other: &&str) -> bool {
-        self.0 == *other
+        *self.0 == **other
     }
 }
 
