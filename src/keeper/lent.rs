@@ -56,7 +56,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         // What a run lends it holds, whatever our server shows before that (ZOOKEEPER-5010). Names and cards can be copied:
         // they only lead to the node, of which the session tells whose it is.
         let named = |contender: &Contender| environment::is_held(&lock.child(&contender.name), &self.plan.request.held);
-        for contender in children.iter().filter_map(|name| Contender::parse(name)).filter(named) {
+        for contender in children.iter().filter_map(Contender::parse).filter(named) {
             let node = lock.child(&contender.name);
             let (data, stat) = match self.insist(|| session.read(&node)).await {
                 Err(Failure::NoNode) => continue,
