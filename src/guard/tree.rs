@@ -31,6 +31,9 @@ const DEPTH: u32 = 32;
 /// How many processes to look at in one walk.
 const MOST: u32 = 10_000;
 
+/// How many walks in a row to make as long as children come up.
+const WALKS: u32 = 3;
+
 /// The list of children is read in this many pieces at most, each of some 600 processes. It may grow while it is read.
 const PIECES: u32 = 256;
 
@@ -137,12 +140,25 @@ impl Tree {
     /// child that cannot die, because a file system does not answer or because it has become another user, keeps what is
     /// below it from becoming ours; and what is below one in another PID namespace never becomes ours.
     pub fn kill_below(&self, spared: impl Fn(i32) -> bool) {
-        self.walk(spared, &mut |process, directory, is_done| {
-            if is_done && !directory.send(process.pid, Signal::KILL) {
-                self.denied.set(Some(process.pid));
+        for _ in 0..WALKS {
+            let before = self.number();
+            self.walk(&spared, &mut |process, directory, is_done| {
+                if is_done && !directory.send(process.pid, Signal::KILL) {
+                    self.denied.set(Some(process.pid));
+                }
+                true
+            });
+            // What comes up during a walk is perhaps seen in neither place.
+            if self.number() == before {
+                return;
             }
-            true
-        });
+        }
+    }
+
+    fn number(&self) -> usize {
+        let mut number = 0;
+        let _ = self.each_child(|_| number += 1);
+        number
     }
 
     /// Sends a signal to these processes. `command`: the process of the command, if it has not been reaped. What is below

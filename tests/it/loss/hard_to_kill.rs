@@ -259,17 +259,16 @@ fn in_a_pid_namespace_that_was_there_before() {
     let unshare = Pid::from_raw(namespace.0.id().cast_signed());
     let init =
         poll::until("its first process", || process::children(unshare).pop().filter(|process| process.name == "sleep"));
-    for enters in ["setsid --wait ", ""] {
-        let scratch = Scratch::new().with_lock();
-        let script =
-            format!("exec nsenter --target {} --pid {enters}sh -c 'setsid sleep 600 & echo ready; wait'", init.pid);
-        let mut job = scratch.zklock().args([LOCK, "--", "sh", "-c", &script]).spawn();
-        job.wait_stdout("ready");
-        let sleeper = poll::until("the job", || job.processes().into_iter().find(|process| process.name == "sleep"));
-        scratch.delete_holder();
-        job.wait().expect_code(76);
-        process::expect_dead(&[sleeper]);
-    }
+    let scratch = Scratch::new().with_lock();
+    // Outside of the command's process group: in it, all would be killed at the same moment.
+    let enter = format!("exec nsenter --target {} --pid setsid --wait", init.pid);
+    let script = format!("{enter} sh -c 'setsid sleep 600 & echo ready; wait'");
+    let mut job = scratch.zklock().args([LOCK, "--", "sh", "-c", &script]).spawn();
+    job.wait_stdout("ready");
+    let sleeper = poll::until("the job", || job.processes().into_iter().find(|process| process.name == "sleep"));
+    scratch.delete_holder();
+    job.wait().expect_code(76);
+    process::expect_dead(&[sleeper]);
 }
 
 /// Among hundreds of busy processes, or beside one with a real-time priority, a guard that takes its turn would come too
