@@ -57,12 +57,14 @@ impl State {
         session.is_some_and(|session| self.now <= session.unheard_until)
     }
 
-    /// A client hears which timeout a server has granted. From now on it has no excuse for relying on a longer one.
+    /// A client hears which timeout a server has granted. From now on it has no excuse for relying on a longer one. The
+    /// leader may count with a shorter one, which another server has granted and the client has not heard of.
     pub(crate) fn hear_of_timeout(&mut self, session: usize, timeout: Time) {
-        let until = self.now + AFTER_THE_NEWS;
+        let soon = self.now + AFTER_THE_NEWS;
         let session = &mut self.servers.sessions[session];
         session.is_told = true;
         if timeout < session.known {
+            let until = soon.max(session.relied_on.saturating_sub(session.known - timeout));
             session.known = timeout;
             session.relied_on = session.relied_on.min(until);
             session.unheard_until = session.unheard_until.min(until);
