@@ -175,8 +175,10 @@ impl Fence {
     fn keep_access(&self, new: &File) -> io::Result<()> {
         let old = fs::symlink_metadata(&self.path).or_else(|_| self.lock.metadata())?;
         // Only root gives a file away. Others may give it to a group of theirs.
-        let _ = fchown(new, Some(old.uid()), Some(old.gid())).or_else(|_| fchown(new, None, Some(old.gid())));
-        new.set_permissions(fs::Permissions::from_mode(old.mode() & 0o777))
+        let is_given = fchown(new, Some(old.uid()), Some(old.gid())).or_else(|_| fchown(new, None, Some(old.gid())));
+        // What the old group may do is not for the group that we create files with.
+        let kept = if is_given.is_ok() { 0o777 } else { 0o707 };
+        new.set_permissions(fs::Permissions::from_mode(old.mode() & kept))
     }
 
     fn sync_directory(&self) -> io::Result<()> {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::io::KeeperIo;
+use super::leader::TOGETHER;
 use super::place::{Claim, Step, StepEnd, lacking, queue_of, refuse};
 use super::{Keeper, PAUSE};
 use crate::rules::contacts::{Beat, Contacts};
@@ -20,6 +21,15 @@ use crate::zookeeper::session::{Created, Failure, NodeStat, Session};
 
 /// How long a connection may last after a request over it has failed without a known outcome.
 const RECONNECT: Duration = Duration::from_secs(1);
+
+/// Whose node it is.
+pub(super) enum Owner {
+    Us(NodeStat),
+    /// Another session's, or nobody's any more.
+    Another,
+    /// We may not read it.
+    Hidden,
+}
 
 impl<O: KeeperIo> Keeper<'_, O> {
     /// Queues, waits and holds, from where we are. Returns what ends that for good, or `None` if it has to go
@@ -238,6 +248,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 Err(Failure::NoNode) => self.create_parents(session, lock).await?,
                 // Another's, or our own of which we do not know: the step is still uncertain.
                 Err(Failure::Exists) if self.is_single() => return self.single_exists(session, lock, listed.await),
+                // Somebody has taken the name that comes next, which only our id makes possible: with another one, then.
+                Err(Failure::Exists) => {
+                    self.place.borrow_mut().step = Step::Nowhere;
+                    return Ok(());
+                }
                 // Servers before 3.5. They have no containers either.
                 Err(Failure::Unimplemented) if stats.is_some() => {
                     log::info!("the server is older than ZooKeeper 3.5");
@@ -339,23 +354,39 @@ impl<O: KeeperIo> Keeper<'_, O> {
             let has = |dialect: &Dialect| is_numbered(&contender.name, &id.prefix(*dialect, request.mode));
             request.dialects.iter().any(has)
         };
+        let asked: Vec<_> = queue.contenders().iter().filter(is_asked).collect();
+        let nodes: Vec<_> = asked.iter().map(|contender| lock.child(&contender.name)).collect();
         let mut ours = vec![];
-        for contender in queue.contenders().iter().filter(is_asked) {
-            if let Some(stat) = self.stat_if_ours(session, &lock.child(&contender.name)).await? {
-                ours.push((contender, stat));
+        for (contender, owner) in asked.into_iter().zip(self.owners(session, &nodes).await?) {
+            match owner {
+                Owner::Us(stat) => ours.push((contender, stat)),
+                Owner::Another => {}
+                // It may be ours, and then we would wait for ourselves. Whatever it is, it does not outlive this session.
+                Owner::Hidden => return Err(StepEnd::Final(Report::Lost(Loss::SessionExpired))),
             }
         }
         Ok(ours)
     }
 
-    /// What the server says of this node, if it belongs to our session.
-    pub(super) async fn stat_if_ours(&self, session: &O::Session, node: &str) -> Result<Option<NodeStat>, StepEnd> {
-        match self.insist(|| session.read(node)).await {
-            Ok((_, stat)) => Ok(Some(stat).filter(|stat| stat.owner == session.id())),
-            // We may not read it, as we may all of ours; or it has gone.
-            Err(Failure::Denied | Failure::NoNode) => Ok(None),
-            Err(failure) => Err(StepEnd::because(failure, node)),
+    /// Whose nodes these are. The questions leave together.
+    pub(super) async fn owners(&self, session: &O::Session, nodes: &[String]) -> Result<Vec<Owner>, StepEnd> {
+        let mut owners = vec![];
+        for nodes in nodes.chunks(TOGETHER) {
+            let answers: Vec<_> = nodes.iter().map(|node| session.read(node)).collect();
+            for (answer, node) in answers.into_iter().zip(nodes) {
+                let answer = match answer.await {
+                    Err(Failure::Unknown(_)) => self.insist(|| session.read(node)).await,
+                    answer => answer,
+                };
+                owners.push(match answer {
+                    Ok((_, stat)) if stat.owner == session.id() => Owner::Us(stat),
+                    Ok(_) | Err(Failure::NoNode) => Owner::Another,
+                    Err(Failure::Denied) => Owner::Hidden,
+                    Err(failure) => return Err(StepEnd::because(failure, node)),
+                });
+            }
         }
+        Ok(owners)
     }
 
     /// Deletes a second node of this session. Returns whether we may do that.

@@ -29,8 +29,8 @@ pub(super) struct SeenChildren {
     vanished: HashSet<ChildName>,
 }
 
-/// How many questions are sent to the leader together.
-const TOGETHER: usize = 100;
+/// How many questions are sent together.
+pub(super) const TOGETHER: usize = 100;
 
 impl<O: KeeperIo> Keeper<'_, O> {
     /// The children of a lock, which are remembered.

@@ -11,8 +11,8 @@ use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
 use crate::rules::message::{Loss, Refusal, Report, Unfit};
 use crate::rules::process_identity::ProcessIdentity;
-use crate::rules::queue::ContenderId;
 use crate::rules::queue::Queue;
+use crate::rules::queue::{Contender, ContenderId};
 use crate::zookeeper::session::Failure;
 
 /// How far a keeper has come. It takes the locks one after the other, in the order of their paths, so that no
@@ -99,6 +99,16 @@ pub(super) struct LentBy {
 impl Claim {
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().map(|node| &node[self.lock.as_str().len() + 1..])
+    }
+
+    /// Whether this is one of its nodes.
+    pub(super) fn is(&self, contender: &Contender) -> bool {
+        self.names().any(|name| contender.name == name)
+    }
+
+    /// The id in the names of its nodes.
+    pub(super) fn id(&self) -> Option<ContenderId> {
+        Contender::parse(&ChildName::parse(self.name())?)?.id
     }
 
     /// The name that decides our standing. No other contender can come between it and the other names.

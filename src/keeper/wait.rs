@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::rc::Rc;
 
+use super::contend::Owner;
 use super::io::KeeperIo;
 use super::place::{Claim, Place, Step, StepEnd, lacking, queue_of};
 use super::{Keeper, PAUSE};
@@ -172,23 +173,30 @@ impl<O: KeeperIo> Keeper<'_, O> {
         claim: &Claim,
         queue: &Queue,
     ) -> Result<Option<ChildName>, StepEnd> {
-        for contender in queue.contenders() {
-            let node = claim.lock.child(&contender.name);
-            let has_our_name = contender.id.is_some_and(|id| id.session() == session.id());
-            if !has_our_name || claim.nodes.contains(&node) || self.impostors.borrow().contains(&node) {
-                continue;
-            }
-            // Anyone can give a node such a name.
-            if self.stat_if_ours(session, &node).await?.is_none() {
-                self.impostors.borrow_mut().insert(node);
-                continue;
-            }
+        let node = |contender: &Contender| claim.lock.child(&contender.name);
+        let has_our_id = |contender: &&Contender| {
+            contender.id.is_some_and(|id| id.session() == session.id()) && !claim.is(contender)
+        };
+        let named: Vec<_> = queue.contenders().iter().filter(has_our_id).collect();
+        self.impostors.borrow_mut().retain(|known| named.iter().any(|contender| node(contender) == *known));
+        let is_unknown = |contender: &&Contender| !self.impostors.borrow().contains(&node(contender));
+        let unknown: Vec<_> = named.into_iter().filter(is_unknown).collect();
+        let nodes: Vec<_> = unknown.iter().map(|contender| node(contender)).collect();
+        // Anyone can give a node such a name.
+        for (twin, owner) in unknown.into_iter().zip(self.owners(session, &nodes).await?) {
+            let is_deleted = match owner {
+                Owner::Us(_) => self.delete_second(session, &node(twin)).await?,
+                Owner::Hidden if twin.id == claim.id() => false,
+                Owner::Hidden | Owner::Another => {
+                    self.impostors.borrow_mut().insert(node(twin));
+                    continue;
+                }
+            };
             // What we may not delete goes with the session. Before our node, it would make us wait for ourselves.
-            let is_deleted = self.delete_second(session, &node).await?;
-            if !is_deleted && queue.comes_before(contender, claim.name()) {
+            if !is_deleted && queue.comes_before(twin, claim.name()) {
                 return Err(StepEnd::Final(Report::Lost(Loss::SessionExpired)));
             }
-            return Ok(Some(contender.name.clone()));
+            return Ok(Some(twin.name.clone()));
         }
         Ok(None)
     }

@@ -66,7 +66,7 @@ pub const TEXT_LIMIT: usize = 100;
 /// A text as it may be sent to a terminal, in one line of at most [`TEXT_LIMIT`] characters. White space becomes single
 /// spaces, and a longer text ends in an ellipsis.
 pub fn printable(text: &str) -> String {
-    let words: Vec<_> = text.split_whitespace().collect();
+    let words: Vec<_> = text.split_ascii_whitespace().collect();
     let shown = escaped(&words.join(" "));
     if shown.chars().count() <= TEXT_LIMIT {
         return shown;
@@ -221,7 +221,8 @@ mod tests {
 
     #[test]
     fn white_space_is_one_space() {
-        assert_eq!(printable(" a\r\n\tb\u{2028}c \u{85} "), "a b c");
+        assert_eq!(printable(" a\r\n\tb  c "), "a b c");
+        assert_eq!(printable("a\u{2028}b\u{3000}c"), "a<U+2028>b<U+3000>c");
     }
 
     #[test]

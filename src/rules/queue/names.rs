@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::child_name::ChildName;
 use crate::rules::mode::{Mode, parse_permits};
-use crate::rules::text::is_legible;
 
 /// The library whose naming scheme the nodes of a contender follow, so that its clients wait for the contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -120,7 +119,7 @@ impl fmt::Display for ContenderId {
 /// One node in the queue of a lock. A contender that speaks several dialects has one such node for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
-    /// The node's name, without the path of its parent. It is legible, but its client may have chosen a long one.
+    /// The node's name, without the path of its parent. It has no control characters, but is not fit to be shown as it is.
     pub name: ChildName,
     /// What ZooKeeper appended to the name; -1 in the dialect [`Dialect::Single`].
     pub sequence: i32,
@@ -142,13 +141,13 @@ impl Contender {
     /// Reads a child's name. `None`: the child is not a contender. It is one only if it is
     /// ephemeral: its `ephemeralOwner` is not 0, as it is for containers and nodes with a time to live too.
     ///
-    /// No client library gives its nodes names that cannot be shown. Such a name is made by hand, and decides nothing.
+    /// No client library gives its nodes names with control characters. Such a name is made by hand, and decides nothing.
     pub fn parse(name: &ChildName) -> Option<Self> {
         if *name == SINGLE {
             let (mode, reads) = (Mode::Exclusive, Dialect::Single);
             return Some(Self { name: name.clone(), sequence: -1, mode, reads, id: None });
         }
-        if !name.chars().all(is_legible) {
+        if name.contains(char::is_control) {
             return None;
         }
         // A number has ten characters, a large negative one eleven. No prefix ends in a digit or in
@@ -306,6 +305,14 @@ mod tests {
     }
 
     #[test]
+    fn names_in_any_script_count() {
+        for name in ["山田\u{3000}太郎-lock-0000000001", "\u{200c}a\u{a0}b-lock-0000000001"] {
+            assert_parses(name, Dialect::Curator, Mode::Exclusive, 1);
+        }
+        assert_parses("山田\u{3000}太郎__lock__0000000001", Dialect::Kazoo, Mode::Exclusive, 1);
+    }
+
+    #[test]
     fn wrapped_sequence_numbers_are_negative() {
         assert_parses("a-lock--2147483648", Dialect::Curator, Mode::Exclusive, i32::MIN);
         assert_parses("a-lock--1234567890", Dialect::Curator, Mode::Exclusive, -1_234_567_890);
@@ -359,7 +366,7 @@ mod tests {
             "x-99999999999999999999-0000000001",
             "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-latch-0000000001",
             // Made by hand, to deceive who reads them.
-            "\u{202e}-lock-0000000001",
+            "\u{9f}-lock-0000000001",
             "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-\u{1b}[2J-lock-0000000001",
             "a\nb-lock-0000000001",
         ] {

@@ -66,7 +66,8 @@ pub fn shake_hands(attempt: &mut Attempt, channel: &impl Channel, resumes: bool)
                 Ok(None) => {}
                 Ok(granted) => return Ok(granted),
                 Err(Broken::Expired | Broken::Another(_)) if resumes => return Err(Rejected::SessionOver),
-                Err(Broken::ClickHouseKeeper) => return Err(Rejected::ClickHouseKeeper),
+                // One server that goes on so with our session is that server's trouble: others may know better.
+                Err(Broken::ClickHouseKeeper) if !resumes => return Err(Rejected::ClickHouseKeeper),
                 Err(why) => {
                     log::info!("{channel}: {why}");
                     return Err(Rejected::NoSession);

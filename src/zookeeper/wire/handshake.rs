@@ -129,7 +129,7 @@ impl Attempt {
         }
         // Keeper says nothing else, not even that it has no leader (`KeeperTCPHandler::sendHandshake`); RaftKeeper has that
         // from it. ZooKeeper's passwords are random (`ZooKeeperServer.generatePasswd`).
-        if password.iter().all(|byte| *byte == 0) {
+        if !password.is_empty() && password.iter().all(|byte| *byte == 0) {
             return Err(Broken::ClickHouseKeeper);
         }
         let identity = Identity { id, password, last_zxid: self.asked.last_zxid };

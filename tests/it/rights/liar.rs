@@ -102,3 +102,17 @@ fn nodes_with_the_id_of_a_waiter_do_not_end_it() {
     assert!(scratch.client().exists(&lasting) && scratch.client().exists(&plain) && scratch.client().exists(&behind));
     finish(&mut waiter);
 }
+
+/// A client may give its nodes names in any script. zklock shows such a name escaped, and waits for its node.
+#[test]
+fn a_name_that_cannot_be_shown_as_it_is_counts() {
+    let scratch = Scratch::new().with_lock();
+    let name = format!("{LOCK}/山田\u{3000}太郎\u{200c}-lock-");
+    let node = scratch.client().create(&name, b"", Kind::EphemeralSequential).unwrap();
+    let busy = scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert!(busy.stderr().contains("held by 山田<U+3000>太郎<U+200C>-lock-0000000000"), "{busy}");
+    let status = scratch.zklock().args(["status", "-q", LOCK]).run().expect_code(0);
+    silent(status);
+    scratch.delete(&node);
+    silent(scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
+}
