@@ -138,14 +138,10 @@ impl State {
 
     /// A node that goes with a session that has expired was deleted by nobody.
     pub(crate) fn check_blame(&mut self, host: usize) {
-        let has_expired = self
-            .servers
-            .sessions
-            .iter()
-            .rev()
-            .find(|session| session.host == host)
-            .is_some_and(|session| !session.alive);
-        if has_expired && self.hosts[host].operator_until == 0 {
+        let state = &self.hosts[host];
+        let session = state.grant.as_ref().map(|grant| self.servers.session_of(grant.own_session));
+        let has_expired = session.is_some_and(|session| !self.servers.sessions[session].alive);
+        if has_expired && state.operator_until == 0 {
             self.fail(format!("host {host} blames somebody for the deletion of its node"));
         }
     }
