@@ -2,6 +2,10 @@
 //!
 //! `ZKLOCK_FUZZ_SECONDS=600 cargo test --release --test it protocol::fuzz` goes on for ten minutes.
 
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant as Clock};
 
@@ -254,4 +258,24 @@ fn no_bytes_do_harm() {
     let rounds = rounds(20_000, |rng| answered += round(rng, &servers));
     // Otherwise all bytes would be refused at first sight, and nothing behind that tried.
     assert!(answered as u64 > rounds, "{answered} events in {rounds} rounds");
+}
+
+/// Listens for clients, and has `relay` pass what they and the server `target` say. Returns the port, and where the seed of
+/// the next connection is.
+pub(crate) fn in_between(
+    target: impl ToSocketAddrs + Send + 'static,
+    relay: fn(TcpStream, TcpStream, Rng) -> io::Result<()>,
+) -> (u16, Arc<AtomicU64>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seed = Arc::new(AtomicU64::new(0));
+    let next = Arc::clone(&seed);
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let rng = Rng::with_seed(next.fetch_add(1, Ordering::Relaxed));
+            let Ok(server) = TcpStream::connect(&target) else { return };
+            thread::spawn(move || relay(client, server, rng));
+        }
+    });
+    (port, seed)
 }

@@ -5,10 +5,9 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use fastrand::Rng;
@@ -28,7 +27,7 @@ use crate::harness::running::Output;
 use crate::harness::scratch::LOCK;
 use crate::harness::tls::{Authority, Good, LOCAL};
 use crate::harness::zklock::Zklock;
-use crate::protocol::fuzz::{mutate, rounds};
+use crate::protocol::fuzz::{in_between, mutate, rounds};
 
 /// A changed copy, in which PEM's base64 is changed in what it stands for as well.
 fn changed(rng: &mut Rng, text: &[u8]) -> Vec<u8> {
@@ -161,17 +160,8 @@ fn tls() {
     authority.issue("server", LOCAL, Good::Days(30));
     let server = authority.handshaker("server");
     let target = server.address("127.0.0.1");
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = format!("localhost:{}", listener.local_addr().unwrap().port());
-    let seed = Arc::new(AtomicU64::new(0));
-    let next = Arc::clone(&seed);
-    thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            let rng = Rng::with_seed(next.fetch_add(1, Ordering::Relaxed));
-            let Ok(server) = TcpStream::connect(&target) else { return };
-            thread::spawn(move || relay(client, server, rng));
-        }
-    });
+    let (port, seed) = in_between(target, relay);
+    let address = format!("localhost:{port}");
     rounds(20, |rng| {
         seed.store(rng.u64(..u64::MAX / 2), Ordering::Relaxed);
         let zklock = Zklock::at(&address).args(["status", "--connect-timeout", "300ms", LOCK]);

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -15,7 +15,7 @@ use fastrand::Rng;
 use crate::harness::oracle::{expect_sane, within_memory};
 use crate::harness::poll::{self, PATIENCE};
 use crate::harness::scratch::{LOCK, Scratch, direct};
-use crate::protocol::fuzz::{mutate, rounds};
+use crate::protocol::fuzz::{in_between, mutate, rounds};
 
 /// What a name of another client may have in it, or only a server that lies.
 const ODD: [&str; 9] =
@@ -108,17 +108,8 @@ fn relay(mut client: TcpStream, mut server: TcpStream, mut rng: Rng) -> io::Resu
 fn nothing_that_is_said_leaves_zklock_as_it_came() {
     let scratch = Scratch::new().with_lock();
     let target = direct();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = format!("127.0.0.1:{}", listener.local_addr().unwrap().port());
-    let seed = Arc::new(AtomicU64::new(0));
-    let next = Arc::clone(&seed);
-    thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            let rng = Rng::with_seed(next.fetch_add(1, Ordering::Relaxed));
-            let Ok(server) = TcpStream::connect(&target) else { return };
-            thread::spawn(move || relay(client, server, rng));
-        }
-    });
+    let (port, seed) = in_between(target, relay);
+    let address = format!("127.0.0.1:{port}");
     let first = scratch.occupy("{\"v\":1,\"host\":\"\\u001b[2Jdb3\\nzklock: forged\"}");
     let node = first.rsplit_once('/').unwrap().1;
     let brief = "--connect-timeout=1s";
