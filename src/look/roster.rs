@@ -87,12 +87,8 @@ impl Roster {
             id.map(|id| places.insert(id, contenders.len()));
             contenders.push(entry(contenders.len() + 1, contender, standing == Standing::Holds, seen));
         }
-        Self {
-            contenders,
-            foreign: queue.foreign().to_vec(),
-            recipe: queue.other_recipe(),
-            is_exhausted: queue.is_exhausted(),
-        }
+        let (recipe, is_exhausted) = (queue.other_recipe(), queue.is_exhausted());
+        Self { contenders, foreign: queue.into_foreign(), recipe, is_exhausted }
     }
 
     pub fn holders(&self) -> usize {

@@ -125,6 +125,11 @@ impl Queue {
         &self.foreign
     }
 
+    /// The same, without a copy.
+    pub fn into_foreign(self) -> Vec<ChildName> {
+        self.foreign
+    }
+
     /// The recipe of another library that uses this path, and does not queue with us.
     pub fn other_recipe(&self) -> Option<Recipe> {
         Recipe::of_children(&self.foreign)
