@@ -367,10 +367,36 @@ fn each_test_that_keeps_a_decision_exists() {
         .filter_map(|text| text.split_once("`: `").filter(|(file, _)| !file.contains(' ')))
         .map(|(file, rest)| (file, rest.split('`').next().expect("a function")))
         .collect();
-    let has = |(file, function): &&(&str, &str)| {
-        fs::read_to_string(root.join(file)).is_ok_and(|text| text.contains(&format!("fn {function}(")))
-    };
     assert!(tests.len() > 50, "{} tests", tests.len());
-    let missing: Vec<_> = tests.iter().filter(|test| !has(test)).collect();
+    let missing: Vec<_> = tests.iter().filter(|(file, function)| !has_function(file, function)).collect();
+    assert!(missing.is_empty(), "named, but not there: {missing:#?}");
+}
+
+fn has_function(file: &str, function: &str) -> bool {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap_or_default();
+    ['(', '<'].iter().any(|bracket| text.contains(&format!("fn {function}{bracket}")))
+}
+
+#[test]
+fn what_keeps_a_guarantee_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| fs::read_to_string(root.join(file)).expect("text");
+    let (page, mutants) = (read("docs/design/guarantees.md"), read("scripts/mutants"));
+    let (mut file, mut named, mut missing) = ("", [0; 3], vec![]);
+    // Code spans: every second part. One with a space is a command.
+    for word in page.split('`').skip(1).step_by(2).filter(|word| !word.contains(' ')) {
+        let (kind, is_there) = if word.contains('/') {
+            file = word;
+            (0, root.join(word).exists())
+        } else if word.contains('-') {
+            (1, mutants.contains(&format!("\nmutant {word} ")))
+        } else {
+            (2, has_function(file, word))
+        };
+        named[kind] += 1;
+        missing.extend((!is_there).then(|| format!("{file}: {word}")));
+    }
+    let [files, faults, functions] = named;
+    assert!(files > 40 && faults > 30 && functions > 50, "{named:?}");
     assert!(missing.is_empty(), "named, but not there: {missing:#?}");
 }
