@@ -179,6 +179,8 @@ pub struct GuardRules {
     is_open: bool,
     /// The command has been reaped.
     is_reaped: bool,
+    /// waitpid(2) has said that no child is left (ECHILD).
+    has_no_child: bool,
     leaves: bool,
     is_orphan: bool,
     killing: Option<Killing>,
@@ -232,6 +234,7 @@ impl GuardRules {
     }
 
     fn end(&self, outside: &mut impl GuardIo, stage: Stage) -> NextTurn {
+        assert!(stage != Stage::Empty || self.has_no_child, "only ECHILD proves that nothing is left of the command");
         // Without an opened gate there was no command, and this guard may have been replaced.
         if self.is_open {
             // What the command has left behind lives on, also where its orphans come to another process than the guard.
@@ -256,7 +259,10 @@ impl GuardRules {
             }
             let sign = match outside.reap() {
                 // Told with the end of all: so the supervisor is woken once.
-                GuardReaped::NoneLeft => return true,
+                GuardReaped::NoneLeft => {
+                    self.has_no_child = true;
+                    return true;
+                }
                 GuardReaped::NoMore => {
                     self.is_behind = false;
                     break;

@@ -140,10 +140,17 @@ impl Terms {
     /// The start of a lease under a shorter session timeout: it counted from `from` under a timeout of
     /// `before`, and now a connection opened at `opened` was granted `timeout`.
     ///
-    /// The lease must not end later than it would have. It must also end before the session does: the leader
-    /// heard of us no earlier than `opened`, and may count with either timeout.
+    /// The lease must not end later than it would have, and SIGKILL must not go out later. The lease must also end before the
+    /// session does: the leader heard of us no earlier than `opened`, and may count with either timeout.
     pub fn shortened(from: Instant, before: Duration, timeout: Duration, opened: Instant) -> Instant {
-        opened.min(from + Self::validity(before).saturating_sub(Self::validity(timeout)))
+        let kill = |timeout| Self::with_default_grace(timeout).kill;
+        let shortened = opened.min(from + kill(before).saturating_sub(kill(timeout)));
+        let (earlier, now) = (Self::span(before, from), Self::span(timeout, shortened));
+        assert!(
+            now.kill_at <= earlier.kill_at && now.ends_at <= earlier.ends_at,
+            "a shorter session timeout postpones neither SIGKILL nor the end of the lease"
+        );
+        shortened
     }
 
     /// Whether a session ended at `now` before its time, so that other contenders may still rely on leases

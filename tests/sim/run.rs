@@ -186,7 +186,8 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
     let tick = if rng.bool() { longest } else { rng.u64(longest / 8..=longest) };
     let count = [1, 3, 3, 3, MOST_SERVERS][rng.usize(0..5)];
     let phases: Vec<Time> = (0..count).map(|_| rng.u64(0..tick)).collect();
-    let servers = Servers::new(timeout, tick, &phases, &limits);
+    let mut servers = Servers::new(timeout, tick, &phases, &limits);
+    servers.gain = [0, 0, 500, 1000][apart.usize(0..4)];
     let modes = rng.u32(0..8);
     let permits = NonZeroU32::new(rng.u32(1..4)).unwrap_or(NonZeroU32::MIN);
     let locks = if rng.u32(0..6) == 0 { 2 } else { 1 };

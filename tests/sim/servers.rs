@@ -186,12 +186,19 @@ pub(crate) struct Servers {
     /// The session timeout that contenders ask for. No server grants more.
     pub(crate) timeout: Time,
     pub(crate) tick: Time,
+    /// By how much the leader's clock gains on those of the hosts, in parts per million.
+    pub(crate) gain: Time,
 }
 
 impl Servers {
     pub(crate) fn new(timeout: Time, tick: Time, phases: &[Time], limits: &[Time]) -> Self {
         let server = |(phase, limit): (&Time, &Time)| Server { phase: *phase, limit: *limit, ..Server::default() };
         Self { all: phases.iter().zip(limits).map(server).collect(), timeout, tick, ..Self::default() }
+    }
+
+    /// How long this time on the leader's clock lasts for all others.
+    fn by_the_leader(&self, time: Time) -> Time {
+        time - time * self.gain / 1_000_000
     }
 
     pub(crate) fn session_of(&self, id: i64) -> usize {
@@ -297,10 +304,11 @@ impl State {
 
     /// The leader hears that a session is alive.
     fn heard_of(&mut self, index: usize, timeout: Time) {
+        let known = self.servers.by_the_leader(self.servers.sessions[index].known);
+        let deadline = self.now + self.servers.by_the_leader(timeout);
         let session = &mut self.servers.sessions[index];
-        let (before, deadline) = (session.deadline, self.now + timeout);
-        session.deadline = deadline;
-        session.relied_on = self.now + session.known;
+        let before = std::mem::replace(&mut session.deadline, deadline);
+        session.relied_on = self.now + known;
         if deadline < before {
             self.schedule(deadline, Event::Expire(index));
         }
@@ -777,8 +785,10 @@ impl State {
         let others: Vec<usize> = (0..count).filter(|other| count == 1 || *other != self.servers.leader).collect();
         self.servers.leader = others[self.chance.one_of(others.len())];
         // A new leader gives each session its whole timeout again.
-        for session in &mut self.servers.sessions {
-            session.deadline = until + session.created;
+        for index in 0..self.servers.sessions.len() {
+            let created = self.servers.by_the_leader(self.servers.sessions[index].created);
+            let session = &mut self.servers.sessions[index];
+            session.deadline = until + created;
             session.relied_on = session.deadline;
         }
         let leader = self.servers.leader;

@@ -67,9 +67,18 @@ fn default_terms_of_the_default_session_timeout() {
 #[test]
 fn a_shorter_timeout_brings_no_later_end() {
     let (before, timeout) = (Duration::from_secs(30), Duration::from_secs(6));
-    for (opened, end) in [(0, 3894), (10_000, 13_894), (21_100, 24_970), (24_000, 24_970)] {
+    for (opened, end) in [(0, 3894), (10_000, 13_894), (21_100, 24_870), (24_000, 24_870)] {
         let from = Terms::shortened(BOOT, before, timeout, at(opened));
         assert_eq!(Terms::span(timeout, from).ends_at, at(end));
+    }
+}
+
+#[test]
+fn a_lease_ends_in_time_for_a_leader_whose_clock_gains() {
+    for seconds in [2, 6, 30, 120] {
+        let timeout = Duration::from_secs(seconds);
+        let expires = BOOT + (timeout - timeout / 1000 - Terms::reach(timeout));
+        assert!(Terms::span(timeout, BOOT).ends_at <= expires);
     }
 }
 
