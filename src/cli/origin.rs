@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::{Serialize, Serializer};
+
 use super::option::Opt;
 use super::options::ZOOKEEPER;
 use super::refusal::quoted;
@@ -54,12 +56,19 @@ impl fmt::Display for Origin {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl Serialize for Origin {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
     /// The name of its option, without the dashes.
     pub name: &'static str,
     /// `None`: it is a secret.
     pub value: Option<String>,
+    #[serde(rename = "source")]
     pub origin: Origin,
 }
 

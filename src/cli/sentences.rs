@@ -277,18 +277,17 @@ fn remark(remark: &Remark, plan: &Plan) -> (Weight, String) {
         Remark::TooSlow(vain) => (
             Weight::Notable,
             format!(
-                "it is the turn of zklock for {lock}, but for {} ZooKeeper has been too slow to start under it; trying \
-                 on (a longer --session-timeout helps)",
+                "it is this run's turn for {lock}, but for {} ZooKeeper has answered too slowly to rely on the lock; still \
+                 trying (a longer --session-timeout helps)",
                 show_measured(*vain)
             ),
         ),
         Remark::Beside(refusal) => {
-            (Weight::Notable, format!("the command may not run alone: {}", refused(refusal, plan)))
+            (Weight::Notable, format!("another command may be running too: {}", refused(refusal, plan)))
         }
-        Remark::Misrecorded(record) => (
-            Weight::Error,
-            format!("{record} should tell of the last run, but does not make sense; going on as if there were none"),
-        ),
+        Remark::Misrecorded(record) => {
+            (Weight::Error, format!("{record} is no record of a run; continuing as if there were none"))
+        }
         Remark::Unrecorded(why) => (
             Weight::Error,
             format!(
@@ -342,7 +341,7 @@ fn cause(loss: Loss, several: bool) -> &'static str {
 }
 
 /// If the user named no servers: a hint that sudo or cron may have dropped the variable.
-fn which_servers(given: bool) -> &'static str {
+pub fn which_servers(given: bool) -> &'static str {
     if given {
         ""
     } else {

@@ -74,7 +74,7 @@ pub(super) async fn run(
     let is_held = roster.contenders.iter().any(|entry| entry.holds);
     if order.node.is_none() && is_held && !(stdin().is_terminal() && stderr().is_terminal()) {
         say(&format!(
-            "there is no terminal to ask on: name the contender with --node (field node of zklock status --json {lock})"
+            "there is no terminal, so zklock cannot ask: name the contender with --node (field node of zklock status --json {lock})"
         ));
         return Ok(Outcome::Usage);
     }
@@ -122,7 +122,7 @@ fn report(fate: &Fate, order: &Break, target: &Entry, tell: impl Fn(&str)) -> Ou
         }
         Fate::Missed => tell(&format!("{who} is not there any more")),
         Fate::Holds => {
-            tell(&format!("{who} holds {lock} by now, and was not asked: name it again if it is to stop its command"));
+            tell(&format!("{who} holds {lock} now, and its command continues: repeat zklock break to stop it"));
         }
         Fate::Stays => {
             let why = match target.client {

@@ -29,7 +29,6 @@ use crate::system::reactor::Reactor;
 use crate::system::signals::Signals;
 use crate::system::terminal::say;
 use crate::zookeeper::net::connect::TcpSession;
-use crate::zookeeper::net::probe::Probes;
 use crate::zookeeper::net::servers::Servers;
 use crate::zookeeper::session::Failure;
 
@@ -68,7 +67,6 @@ pub fn run(operation: &Operation) -> Outcome {
         // The session is closed before we die of one. All others do what they do to any program: Ctrl-Z stops it.
         let endings = Signals::of([Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM])?;
         let visit = Visit::new(&operation.access, &servers, &reactor);
-        let probes = Probes::new(&servers, &reactor);
         let output = Output::new(&reactor);
         reactor.run(async {
             let work = async {
@@ -77,7 +75,7 @@ pub fn run(operation: &Operation) -> Outcome {
                     Subject::List(list) => list::run(list, operation, &visit, &output).await,
                     Subject::Complete(typed) => complete::run(typed, operation, &visit, &output).await,
                     Subject::Break(order) => break_lock::run(order, operation, &visit, &reactor).await,
-                    Subject::Check(check) => check::run(check, operation, &probes, &reactor, &output).await,
+                    Subject::Check(check) => check::run(check, operation, &servers, &reactor, &output).await,
                 }
             };
             let ending = async {
@@ -90,7 +88,6 @@ pub fn run(operation: &Operation) -> Outcome {
             };
             let ended = or(ending, work).await;
             visit.close().await;
-            check::close(&probes, &reactor).await;
             ended
         })
     });

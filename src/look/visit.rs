@@ -22,7 +22,7 @@ use crate::zookeeper::wire::handshake::Identity;
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the end waits for the answer to the request that closes the session. The server carries it out all the same.
-pub(super) const LAST_ANSWER: Duration = Duration::from_millis(200);
+const LAST_ANSWER: Duration = Duration::from_millis(200);
 
 /// The pause after a connection was lost.
 const PAUSE: Duration = Duration::from_millis(50);

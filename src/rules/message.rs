@@ -246,8 +246,8 @@ impl Right {
     /// What it is for, before the name of the node.
     pub const fn phrase(self) -> &'static str {
         match self {
-            Self::Read => "list the children of",
-            Self::Create => "create children of",
+            Self::Read => "listing the children of",
+            Self::Create => "creating children of",
         }
     }
 

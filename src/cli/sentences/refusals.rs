@@ -26,7 +26,7 @@ pub fn lacks(node: &str, right: Right, login: &Login) -> String {
     } else {
         format!("log in (--auth-file), or ask for {letter} on {node}")
     };
-    format!("an ACL forbids to {phrase} {node}: the permission {letter} is missing; {hint}")
+    format!("an ACL forbids {phrase} {node}: the permission {letter} is missing; {hint}")
 }
 
 pub fn not_let_in(why: &str) -> String {

@@ -10,7 +10,6 @@ use super::servers::Servers;
 use super::tcp::TcpChannel;
 use super::tls::Security;
 use crate::rules::instant::Instant;
-use crate::rules::pace::silence_limit;
 use crate::system::clock;
 use crate::system::futures::or;
 use crate::system::reactor::Reactor;
@@ -141,7 +140,7 @@ impl<'p> Connector<'_, 'p> {
     /// Logs in by SASL, if we do that. Returns the session, or why the login has failed. Fails if the next one would as well.
     async fn log_in(&mut self, channel: TcpChannel<'p>, granted: Granted) -> Result<OpenResult<'p>, Failure> {
         let Some(sasl) = self.servers.login.sasl() else { return Ok(OpenResult::Entered((channel, granted))) };
-        let patience = silence_limit(self.timeout.min(granted.timeout));
+        let patience = self.servers.silence_limit(self.timeout.min(granted.timeout));
         let mut exchange = LoginExchange::new(&channel, granted, patience);
         let trouble = match exchange.log_in(sasl).await {
             Ok(()) => {

@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::servers::{Address, Servers};
 use super::tcp::TcpChannel;
 use super::tls::Unconnected;
-use super::word::{NOT_SERVING, VERSION, answer_to};
-use crate::rules::pace::silence_limit;
+use super::word::{NOT_SERVING, VERSION, answer};
 use crate::system::clock;
 use crate::system::futures::or;
 use crate::system::reactor::Reactor;
@@ -122,12 +121,11 @@ impl Round<'_, '_> {
     /// What it answers to `srvr`; empty, if it does not.
     async fn ask(&self, channel: Result<TcpChannel<'_>, Unconnected>) -> String {
         let Ok(channel) = channel else { return String::new() };
-        let asked = async { Some(answer_to("srvr", channel, false).await?.0) };
         let enough = async {
-            let patience = silence_limit(self.timeout).min(DIAGNOSIS);
+            let patience = self.servers.silence_limit(self.timeout).min(DIAGNOSIS);
             self.reactor.sleep_until(clock::now() + patience).await;
             None
         };
-        or(asked, enough).await.unwrap_or_default()
+        or(answer(channel), enough).await.unwrap_or_default()
     }
 }

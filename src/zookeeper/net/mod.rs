@@ -7,10 +7,9 @@ mod diagnosis; // why no server was of use
 mod digest_md5; // a mechanism of SASL
 #[cfg(feature = "gssapi")]
 pub mod libgssapi; // Kerberos, by the C library
-pub mod probe; // a session with one server, for `check`
 mod race; // all servers are tried, the first wins
 mod sasl; // logging in
 pub mod servers; // names and addresses
 pub mod tcp; // a connection
 pub mod tls; // its encryption
-pub mod word; // four letter words
+pub mod word; // what a server says of itself

@@ -11,7 +11,6 @@ use super::diagnosis::ServerTrouble;
 use super::servers::{Address, Servers};
 use super::tcp::TcpChannel;
 use crate::rules::instant::Instant;
-use crate::rules::pace::silence_limit;
 use crate::system::clock;
 use crate::system::reactor::Reactor;
 use crate::zookeeper::session::channel::{Channel as _, Rejected, shake_hands};
@@ -74,7 +73,7 @@ pub(super) async fn race<'p>(
                 // It may be connected already, and is asked before this process does anything else.
                 Ok(channel) => {
                     next_at = clock::now() + NEXT;
-                    tried.push(Try::new(channel, timeout, identity));
+                    tried.push(Try::new(channel, timeout, servers.silence_limit(timeout), identity));
                 }
                 Err(error) => troubles.push((address.socket, ServerTrouble::Unconnected(error))),
             }
@@ -103,13 +102,12 @@ struct Try<'p> {
 }
 
 impl<'p> Try<'p> {
-    fn new(channel: TcpChannel<'p>, timeout: Duration, identity: Option<&Identity>) -> Self {
+    fn new(channel: TcpChannel<'p>, timeout: Duration, patience: Duration, identity: Option<&Identity>) -> Self {
         let attempt = match identity {
             Some(identity) => Attempt::resume(identity.clone(), timeout),
             None => Attempt::open(timeout),
         };
-        let (resumes, patience) = (identity.is_some(), silence_limit(timeout));
-        let until = clock::now() + patience;
+        let (resumes, until) = (identity.is_some(), clock::now() + patience);
         Self { channel, is_connected: false, has_asked: false, attempt, resumes, patience, until }
     }
 

@@ -13,6 +13,7 @@ use nix::poll::PollFlags;
 use super::address::{ConnectString, HostPort};
 use super::credentials;
 use super::tls::{Security, Tls, UnfitFile};
+use crate::rules::pace::silence_limit;
 use crate::system::clock;
 use crate::system::files::brief;
 use crate::system::futures::{all, until};
@@ -43,6 +44,8 @@ pub struct Servers<'p> {
     unresolved: RefCell<Option<String>>,
     /// The server that is asked last, because it has shown what is not so.
     pub(super) distrusted: Cell<Option<SocketAddr>>,
+    /// How long a server may be silent before there is a session. `None`: as long as the session timeout allows.
+    patience: Option<Duration>,
 }
 
 /// One server of the connect string.
@@ -63,7 +66,21 @@ impl<'p> Servers<'p> {
         };
         let hosts = connect.hosts.iter().map(host).collect();
         let security = tls.map(Security::new);
-        Self { connect, security, login, hosts, unresolved: RefCell::default(), distrusted: Cell::new(None) }
+        let (unresolved, distrusted) = (RefCell::default(), Cell::new(None));
+        Self { connect, security, login, hosts, unresolved, distrusted, patience: None }
+    }
+
+    /// One of the addresses alone. The server there may be silent for `patience`, whatever session timeout is asked for.
+    pub fn alone(&self, address: Address<'p>, patience: Duration) -> Self {
+        let tls = self.security.as_ref().map(|security| security.tls);
+        let known = RefCell::new(vec![address.socket]);
+        let hosts = vec![Host { server: address.server, is_name: false, known }];
+        Self { hosts, patience: Some(patience), ..Self::new(self.connect, tls, self.login) }
+    }
+
+    /// How long a server may be silent when it is asked for a session with this timeout.
+    pub(super) fn silence_limit(&self, timeout: Duration) -> Duration {
+        self.patience.unwrap_or_else(|| silence_limit(timeout))
     }
 
     /// The same, with all files read that it takes to be let in; see [`credentials::load`] for `kept`. Returns as well what

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 
 use super::servers::{Address, Servers};
-use super::tls::{Encryption, Stream, Unconnected};
+use super::tls::{Stream, Unconnected};
 use crate::rules::instant::Instant;
 use crate::system::clock;
 use crate::system::reactor::Reactor;
@@ -103,11 +103,6 @@ impl<'p> TcpChannel<'p> {
     /// The server has asked for a certificate, and we have none.
     pub(super) fn lacks_certificate(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.borrow().lacks_certificate())
-    }
-
-    /// How the connection is encrypted. `None`: it is not.
-    pub(super) fn encryption(&self) -> Option<Encryption> {
-        Some(self.tls.as_ref()?.borrow().encryption())
     }
 }
 

@@ -58,15 +58,6 @@ impl OwnCertificate {
     }
 }
 
-/// What a server has shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encryption {
-    /// The version of the protocol, such as `TLSv1.3`.
-    pub protocol: String,
-    /// When its certificate expires, in seconds since the Unix epoch.
-    pub not_after: Option<i64>,
-}
-
 /// Why one of our own files cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfitFile {
@@ -76,15 +67,10 @@ pub struct UnfitFile {
     pub why: String,
 }
 
-/// When our own certificate expires, in seconds since the Unix epoch. `None`: there is none, or it cannot be read.
-pub fn own_not_after(tls: &Tls) -> Option<i64> {
-    files::own_not_after(tls.own.as_ref()?)
-}
-
 /// How the connections of a process are encrypted.
 #[derive(Debug)]
 pub struct Security<'p> {
-    tls: &'p Tls,
+    pub(super) tls: &'p Tls,
     loaded: RefCell<Option<Loaded>>,
 }
 

@@ -316,7 +316,7 @@ fn a_record_that_makes_no_sense_counts_for_nothing() {
     scratch.client().create(RECORD, b"\xff", Kind::Persistent).unwrap();
     let output = run(&scratch, "1h").expect_code(0);
     assert_eq!(output.stdout(), "ready\n");
-    let line = "/lock.zklock.last should tell of the last run, but does not make sense; going on as if there were none";
+    let line = "/lock.zklock.last is no record of a run; continuing as if there were none";
     assert_eq!(output.stderr(), format!("zklock: {line}\n"));
     expect_skipped(run(&scratch, "1h"));
 }

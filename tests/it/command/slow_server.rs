@@ -83,7 +83,7 @@ fn a_waiter_says_that_answers_are_too_slow() {
     // The opening of the connection is too long ago to help.
     wait_beats(&proxy, 4);
     finish(&mut holder);
-    waiter.wait_stderr("it is the turn of zklock");
+    waiter.wait_stderr("it is this run's turn");
     proxy.pass();
     waiter.wait_stdout("ready");
     finish(&mut waiter);

@@ -68,13 +68,6 @@ impl Authority {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// When a certificate expires, such as `2026-12-22T17:34:28.000Z`.
-    pub(crate) fn end(&self, name: &str) -> String {
-        let said = self.openssl(&format!("x509 -noout -enddate -dateopt iso_8601 -in {name}.pem"));
-        let time = said.trim().strip_prefix("notAfter=").and_then(|time| time.strip_suffix('Z')).expect("a time");
-        format!("{}.000Z", time.replace(' ', "T"))
-    }
-
     /// Signs a certificate with an extension as openssl writes it, such as [`LOCAL`]. Without one it is of version 1.
     pub(crate) fn issue(&self, name: &str, extensions: &str, good: Good) {
         self.openssl(&format!(

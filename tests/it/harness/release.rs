@@ -107,11 +107,6 @@ pub(crate) fn lacks(feature: Feature) -> bool {
     true
 }
 
-/// The exit status of `zklock check` where all is well. Only that the servers know no containers is to be mended there.
-pub(crate) fn well() -> i32 {
-    i32::from(!Feature::Containers.is_there())
-}
-
 fn variable(name: &str) -> Option<String> {
     match env::var(name) {
         Ok(value) => Some(value),

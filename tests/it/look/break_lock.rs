@@ -189,7 +189,7 @@ fn without_a_terminal_it_must_be_named() {
     assert_eq!(free.stderr(), "zklock: /lock is free\n");
     let mut holder = holder(&scratch);
     let output = breaking(&scratch, &[]).run().expect_code(64);
-    let line = "zklock: there is no terminal to ask on: name the contender with --node (field node of zklock status \
+    let line = "zklock: there is no terminal, so zklock cannot ask: name the contender with --node (field node of zklock status \
                 --json /lock)\n";
     assert_eq!(output.stderr(), line);
     let output = breaking(&scratch, &["--node", "/other/x"]).run().expect_code(64);

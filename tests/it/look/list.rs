@@ -101,7 +101,7 @@ fn a_part_that_may_not_be_read_is_named() {
     assert_eq!(paths, ["/hidden-holder", "/open"]);
     assert_eq!(
         output.stderr(),
-        "zklock: an ACL forbids to list the children of /secret: the permission r is missing; log in (--auth-file), or \
+        "zklock: an ACL forbids listing the children of /secret: the permission r is missing; log in (--auth-file), or \
          ask for r on /secret\n"
     );
     scratch.client().make_open("/secret").unwrap();

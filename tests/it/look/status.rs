@@ -179,7 +179,7 @@ fn a_lock_that_may_not_be_read_is_named_and_the_others_are_shown() {
     assert_eq!(output.stdout(), "/other: free\n");
     assert_eq!(
         output.stderr(),
-        "zklock: an ACL forbids to list the children of /lock: the permission r is missing; log in (--auth-file), or \
+        "zklock: an ACL forbids listing the children of /lock: the permission r is missing; log in (--auth-file), or \
          ask for r on /lock\n"
     );
     quiet(&scratch, &[LOCK]).expect_code(77);

@@ -13,7 +13,7 @@ use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process::Process;
 use crate::harness::proxy::Proxy;
-use crate::harness::release::{Feature, lacks, well};
+use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::scratch::{Contender, LASTING, LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::server::{Server, Settings};
@@ -171,11 +171,11 @@ fn others_and_wrong_passwords() {
     let chroot = Server::shared().chroot();
     silent(run(&chroot, &["--acl", "creator"]).env(AUTH, ALICE).run()).expect_code(0);
     // Where it takes two connections to create a node, the lock is listed between them.
-    let create = ("create", 'c');
-    let first = if Feature::Create2.is_there() { create } else { ("list the", 'r') };
+    let create = ("creating", 'c');
+    let first = if Feature::Create2.is_there() { create } else { ("listing the", 'r') };
     let missing = |(what, letter)| {
         let what = format!("{what} children of {LOCK}");
-        format!("an ACL forbids to {what}: the permission {letter} is missing; ")
+        format!("an ACL forbids {what}: the permission {letter} is missing; ")
     };
     let to_log_in =
         |(what, letter)| format!("{}log in (--auth-file), or ask for {letter} on {LOCK}", missing((what, letter)));
@@ -189,21 +189,21 @@ fn others_and_wrong_passwords() {
     assert_eq!(only_line(&wrong), format!("{}ask for {} on {LOCK} {hint}", missing(first), first.1));
     silent(run(&chroot, &[]).env(AUTH, ALICE).run()).expect_code(0);
     let check = |login| at(&chroot).args(["check", "-q", LOCK]).env(AUTH, login).run();
-    check(ALICE).expect_code(well());
+    check(ALICE).expect_code(0);
     check(BOB).expect_code(77);
     let remedy = |login: Option<&str>| {
         let check = at(&chroot).args(["check", "--json", LOCK]);
         let check = if let Some(login) = login { check.env(AUTH, login) } else { check };
         let json: Value = serde_json::from_slice(&check.run().expect_code(77).stdout).unwrap();
         let acl = json["findings"].as_array().unwrap().iter().find(|finding| finding["code"] == "acl");
-        acl.expect("it is found")["remedy"].as_str().unwrap().to_owned()
+        acl.expect("it is found")["text"].as_str().unwrap().to_owned()
     };
-    assert!(remedy(None).starts_with("Log in (--auth-file), or add the permission r to the ACL of /lock;"));
-    assert!(remedy(Some(BOB)).contains("/lock for this login, or, with digest, correct its password"));
+    assert!(remedy(None).ends_with("log in (--auth-file), or ask for r on /lock"));
+    assert!(remedy(Some(BOB)).ends_with(hint));
     for subcommand in [&["status"][..], &["break", "--node", "x"]] {
         let output = at(&chroot).args(subcommand).arg(LOCK).env(AUTH, BOB).run().expect_code(77);
         let denied = format!(
-            "an ACL forbids to list the children of {LOCK}: the permission r is missing; ask for r on {LOCK} {hint}"
+            "an ACL forbids listing the children of {LOCK}: the permission r is missing; ask for r on {LOCK} {hint}"
         );
         assert_eq!(only_line(&output), denied);
     }
@@ -318,14 +318,14 @@ fn server_that_refuses_a_login() {
     refused(at(scratch.chroot()).args(["status", LOCK]).env(AUTH, "unheard:of").run(), unknown);
     refused(run(scratch.chroot(), &[]).env(AUTH, "x509:me").run(), "refuse the login by x509");
     let check = at(scratch.chroot()).arg("check").env(AUTH, "unheard:of").run().expect_code(77).stdout();
-    assert!(check.contains(unknown) && check.contains("\n  Correct the login (--auth-file), "), "{check}");
+    assert!(check.contains(unknown), "{check}");
     if lacks(Feature::EnforcedLogin) {
         return;
     }
     let strict = Settings::default().property("zookeeper.enforce.auth.enabled=true");
     let strict = strict.property("zookeeper.enforce.auth.schemes=digest").server();
     let check = at(strict.address()).arg("check").run().expect_code(77).stdout();
-    assert!(check.contains("\n  Log in (--auth-file).\n"), "{check}");
+    assert!(check.contains("they refuse the login, or want one (--auth-file)"), "{check}");
     refused(run_at(&strict).run(), "refuse the login, or want one (--auth-file)");
     silent(run_at(&strict).env(AUTH, ALICE).run()).expect_code(0);
 }

@@ -54,9 +54,9 @@ fn name_that_the_user_wrote() {
     let address = server.secure_address("127.0.0.1");
     let output = authority.trusted(run(&address, &SOON)).run();
     assert_eq!(reason(&address, output), "its certificate is for localhost, zk.example, not for 127.0.0.1");
-    // That mends itself by no waiting.
-    let check = silent(authority.trusted(at(&address).arg("check")).run().expect_code(69)).stdout();
-    assert!(check.contains("\n  Name it as its certificate does, "), "{check}");
+    let check =
+        authority.trusted(at(&address).args(["check", "--connect-timeout", "0"])).run().expect_code(69).stdout();
+    assert!(check.contains("its certificate is for localhost, zk.example, not for 127.0.0.1"), "{check}");
     silent(authority.trusted(run(&address, &["--tls-no-verify-hostname"])).run()).expect_code(0);
     silent(authority.trusted(run(&address, &[])).env("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "1").run()).expect_code(0);
     // Two names of one address. The certificate is for the second one.
@@ -221,10 +221,8 @@ fn server_that_wants_a_certificate() {
         let json: Value = serde_json::from_slice(&check.stdout).unwrap();
         // By its name it may have another address as well, at which nothing listens.
         let servers = json["servers"].as_array().unwrap();
-        assert!(servers.iter().any(|server| server["error"] == without), "{json}");
-        let cured = |remedy: &str| remedy == "Give a client certificate: --tls-cert and --tls-key.";
-        let findings = json["findings"].as_array().unwrap();
-        assert!(findings.iter().any(|finding| finding["remedy"].as_str().is_some_and(cured)), "{json}");
+        let says = |server: &Value| server["error"].as_str().is_some_and(|error| error.ends_with(without));
+        assert!(servers.iter().any(says), "{json}");
     }
     // A server that asks, and does not insist.
     let asks = authority.settings("server13", Protocol::Tls13, "want").server();
@@ -249,17 +247,8 @@ fn one_speaks_tls_and_the_other_does_not() {
         reason(&secure, run(&secure, &["--connect-timeout", "3s"]).run()),
         "closes connections before it answers: it is starting, or full (maxClientCnxns), wants TLS (--tls), or is no ZooKeeper server"
     );
-    let remedy = |check: Zklock| {
-        let json: Value = serde_json::from_slice(&check.run().expect_code(69).stdout).unwrap();
-        json["findings"][0]["remedy"].as_str().unwrap().to_owned()
-    };
-    let check = |address: &str| at(address).args(["check", "--json", "--connect-timeout", "3s"]);
-    assert_eq!(
-        remedy(authority.trusted(check(&plain))),
-        "Name its secureClientPort, or connect without TLS; if it is the right port, raise its maxClientCnxns."
-    );
-    let forgotten = "if this is its secureClientPort, use --tls; otherwise name its clientPort.";
-    assert!(remedy(check(&secure)).ends_with(forgotten));
+    let check = authority.trusted(at(&plain).args(["check", "--connect-timeout", "0"])).run().expect_code(69).stdout();
+    assert!(check.contains("speaks ZooKeeper without TLS: name its secureClientPort"), "{check}");
 }
 
 /// Servers that ask for a certificate count it as a login.
@@ -365,43 +354,14 @@ fn run_queue_status_and_check() {
     finish(&mut next);
     scratch.expect_tidy(&["holder", "next"]);
 
-    let output = subcommand(&["check", "--json", LOCK]).expect_code(1);
+    let output = subcommand(&["check", "--json", LOCK]).expect_code(0);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     expect_valid("check", &json);
     let one = &json["servers"][0];
-    assert_eq!(one["tls"]["protocol"], "TLSv1.3");
     assert!(server.tell("srvr").contains(one["version"].as_str().unwrap()), "{one}");
-    assert_eq!(json["client_certificate"]["not_after"], authority.end("client"));
-    assert_eq!(json["findings"][0]["code"], "certificate-ends");
-    let text = json["findings"][0]["text"].as_str().unwrap();
-    assert!(text.ends_with(" expires in 10 days"), "{text}");
-    assert_eq!(json["findings"].as_array().unwrap().len(), 1);
-
-    let old = authority.trusted(at(server_12().secure_address("localhost"))).args(["check", "--json"]).run();
-    let json: Value = serde_json::from_slice(&old.expect_code(0).stdout).unwrap();
-    let mut tls = json["servers"].as_array().unwrap().iter().map(|server| &server["tls"]).filter(|tls| !tls.is_null());
-    let tls = tls.next().expect("127.0.0.1");
-    assert_eq!(tls["protocol"], "TLSv1.2");
-    assert_eq!(tls["not_after"], authority.end("server12"));
     assert_eq!(json["findings"], json!([]));
-    assert_eq!(json["client_certificate"], json!(null));
-}
-
-#[test]
-fn certificate_of_our_own_that_is_to_be_renewed() {
-    if lacks(Feature::Tls) {
-        return;
-    }
-    let authority = Authority::new();
-    authority.issue("soon", "", Good::Days(3));
-    let zklock = authority.known_as("soon", Zklock::at(server_12().secure_address("localhost")));
-    let output = Authority::shared().trusted(zklock).args(["check", "--json"]).run().expect_code(1);
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    expect_valid("check", &json);
-    assert_eq!(json["client_certificate"]["not_after"], authority.end("soon"));
-    assert_eq!(json["findings"].as_array().unwrap().len(), 1);
-    assert_eq!(json["findings"][0]["code"], "client-certificate-ends");
-    assert_eq!(json["findings"][0]["text"], "the certificate of --tls-cert expires in 3 days");
+    let old = authority.trusted(at(server_12().secure_address("localhost"))).args(["check", "-q"]).run();
+    silent(old.expect_code(0));
 }
 
 /// The same session over another connection, for which no full handshake is made.

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use rustls::{ClientConnection, HandshakeKind};
 
-use super::certificate::not_after;
 use super::trouble::{Seen, Unconnected};
-use super::{Encryption, Shows, Tls};
+use super::{Shows, Tls};
 use crate::system::files::brief;
 use crate::zookeeper::session::channel::{is_end, is_for_later};
 
@@ -129,11 +128,6 @@ impl Stream {
     /// The server has asked for a certificate, and we have none.
     pub(in crate::zookeeper::net) fn lacks_certificate(&self) -> bool {
         self.seen.was_asked && self.seen.tls.own.is_none()
-    }
-
-    pub(in crate::zookeeper::net) fn encryption(&self) -> Encryption {
-        let certificate = self.connection.peer_certificates().and_then(<[_]>::first);
-        Encryption { protocol: self.protocol(), not_after: certificate.and_then(|der| not_after(der)) }
     }
 
     fn protocol(&self) -> String {

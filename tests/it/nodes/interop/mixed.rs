@@ -183,7 +183,7 @@ fn a_contender_of_another_dialect_beside_the_command() {
     holder.wait_stdout("ready");
     let name = format!("{LOCK}/0123456789abcdef0123456789abcdef__lock__");
     scratch.client().create(&name, b"", Kind::EphemeralSequential).expect("the lock is there");
-    holder.wait_stderr("the command may not run alone");
+    holder.wait_stderr("another command may be running too");
     let output = finish(&mut holder);
     assert!(output.stderr().ends_with("--dialect curator,kazoo\n"), "{output}");
     assert_eq!(count_own_lines(&output.stderr()), 1);
