@@ -42,7 +42,7 @@ pub(super) struct Server {
     pub failure: Option<Failure>,
     #[serde(skip)]
     pub has_chroot: Option<bool>,
-    /// What keeps the lock from being taken, once the server was asked.
+    /// What keeps the lock, or any lock, from being taken, once the server was asked.
     #[serde(skip)]
     pub lacks: Option<Vec<Finding>>,
 }

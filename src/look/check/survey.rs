@@ -165,10 +165,16 @@ impl<'p> Survey<'_, 'p> {
         }
         beats.sort();
         seen.note(|server| server.beat = Some(beats[1]));
-        if let Some(lock) = self.lock {
-            let lacks = self.lacks(session, lock).await?;
-            seen.note(|server| server.lacks = Some(lacks));
-        }
+        // Followers say in a transaction that such a session has expired.
+        let is_local = |why: Failure| why == Failure::SessionOver || why == Failure::of_local_session();
+        let lacks = if session.rehearse(&[], "").await.is_err_and(is_local) {
+            vec![Finding { code: "local-sessions", text: Failure::of_local_session().to_string() }]
+        } else if let Some(lock) = self.lock {
+            self.lacks(session, lock).await?
+        } else {
+            return Ok(());
+        };
+        seen.note(|server| server.lacks = Some(lacks));
         Ok(())
     }
 
@@ -190,8 +196,6 @@ impl<'p> Survey<'_, 'p> {
             Ok(()) => return Ok(vec![]),
             Err(failure @ (Failure::Unknown(_) | Failure::NotLetIn(_))) => return Err(failure),
             Err(Failure::Denied) => return Ok(denied(Right::Create, above)),
-            // Followers say in a transaction that a local session has expired.
-            Err(Failure::SessionOver) => Failure::of_local_session(),
             Err(failure) => failure,
         };
         Ok(vec![Finding { code: "lock-refused", text: format!("the servers refuse a contender below {lock}: {why}") }])

@@ -30,9 +30,11 @@ fn local_sessions() {
             let said = refused(&scratch, &["--dialect", dialects]);
             assert!(said.contains(remedy), "{said}");
         }
-        let said = silent(scratch.zklock().args(["check", LOCK]).run().expect_code(1)).stdout();
-        assert!(said.contains("\nlock-refused: ") && said.contains(remedy), "{said}");
-        assert!(!said.contains("may be used"), "{said}");
+        for lock in [&[][..], &[LOCK]] {
+            let said = silent(scratch.zklock().arg("check").args(lock).run().expect_code(1)).stdout();
+            assert!(said.contains("\nlocal-sessions: ") && said.contains(remedy), "{said}");
+            assert!(!said.contains("lock-refused") && !said.contains("may be used"), "{said}");
+        }
     }
 }
 
