@@ -25,12 +25,8 @@ pub(super) struct Form {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) usage: &'static str,
-    /// In `-h`, before the options.
-    pub(super) summary: &'static str,
     /// In `--help`, before the options.
     pub(super) description: &'static str,
-    /// In `-h`, behind the options.
-    pub(super) after_summary: &'static str,
     pub(super) after_long_help: &'static str,
     pub(super) operands: fn() -> Vec<Arg>,
     pub(super) options: &'static [&'static [Opt]],
@@ -94,28 +90,38 @@ impl Form {
         let command = command.about(self.about).override_usage(self.usage).max_term_width(100);
         let command = command
             .help_template("{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}\n");
+        let (description, statuses) = (self.description, self.after_long_help);
+        if is_main {
+            let subcommands = "Subcommands, described by zklock help SUBCOMMAND:";
+            return command
+                .before_help(SUMMARY)
+                .before_long_help(format!("{subcommands}\n{SUBCOMMANDS}\n\n{description}"))
+                .after_help(format!(
+                    "Subcommands (zklock help SUBCOMMAND), and all options (zklock --help):\n{SUBCOMMANDS}"
+                ))
+                .after_long_help(format!("{statuses}{}\nSee zklock(1) and zklock(7).", exit_statuses()));
+        }
+        let (summary, connection) = match self.has(ZOOKEEPER.long) {
+            true => (
+                "--help says more. The options for the connection, such as -z, are those of zklock --help.",
+                "\n\nThe options for the connection are those of zklock --help.",
+            ),
+            false => ("--help says more.", ""),
+        };
+        let page = self.name.replace(' ', "-");
         command
-            .before_help(self.summary)
-            .before_long_help(match is_main {
-                true => {
-                    format!("Subcommands, described by zklock help SUBCOMMAND:\n{SUBCOMMANDS}\n\n{}", self.description)
-                }
-                false => self.description.to_owned(),
-            })
-            .after_help(match is_main {
-                true => format!("{}{SUBCOMMANDS}", self.after_summary),
-                false => self.after_summary.to_owned(),
-            })
-            .after_long_help(match is_main {
-                true => format!("{}{}\nSee zklock(1) and zklock(7).", self.after_long_help, exit_statuses()),
-                false => format!("{}\n\nSee {}(1).", self.after_long_help, self.name.replace(' ', "-")),
-            })
+            .before_long_help(description)
+            .after_help(summary)
+            .after_long_help(format!("{statuses}{connection}\n\nSee {page}(1)."))
     }
 }
 
-/// What `-h` of a subcommand says at its end.
-pub(super) const CONNECTION: &str =
-    "--help says more. The options for the connection, such as -z, are those of zklock --help.";
+/// In `-h` of the main job, before the options.
+const SUMMARY: &str = "\
+Examples:
+  zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh   wait, then run
+  zklock -n /jobs/backup ./backup.sh                  exit with 75 if it is busy
+  zklock -q --once-per 30m /jobs/report ./report.sh   hourly from cron";
 /// What each subcommand is for, as its own help says as well.
 const SUBCOMMANDS: &str = "  hold    Hold a lock for a script or a service, without a command
   status  Show the holders and the waiters of locks
@@ -149,11 +155,6 @@ pub(super) const JOB: Form = Form {
     about: "Run a command under a ZooKeeper lock; stop the command if the lock is lost",
     usage: "zklock [OPTIONS] LOCK [--] COMMAND [ARG]...
        zklock SUBCOMMAND ...",
-    summary: "\
-Examples:
-  zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh   wait, then run
-  zklock -n /jobs/backup ./backup.sh                  exit with 75 if it is busy
-  zklock -q --once-per 30m /jobs/report ./report.sh   hourly from cron",
     description: "\
 Examples:
   Back up from one host at a time; the other hosts wait for their turn:
@@ -167,7 +168,6 @@ Examples:
 
   Wait five minutes at most, and use a shell:
     zklock -w 5m /deploy -c 'git pull && make install'",
-    after_summary: "Subcommands (zklock help SUBCOMMAND), and all options (zklock --help):\n",
     after_long_help: "\
 A DURATION is a number of seconds, such as 30 or 1.5, or has units: 500ms, 90s, 5m, 1h30m, 2d.
 
@@ -182,11 +182,5 @@ Exit status:
             command_operand().hide_short_help(true).long_help(format!("{COMMAND_HELP}\n\n{command}")),
         ]
     },
-    options: &[
-        TAKING,
-        &[ONCE_PER, PUBLISH_COMMAND, COMMAND, MAX_RUN, KILL_AFTER, SIGNAL, WAIT_DESCENDANTS],
-        CONNECTING,
-        SESSION,
-        &[QUIET, VERBOSE],
-    ],
+    options: &[TAKING, RUNNING, CONNECTING, SESSION, &[QUIET, VERBOSE]],
 };

@@ -359,6 +359,9 @@ pub(super) const CONNECTING: &[Opt] =
 pub(super) const TAKING: &[Opt] =
     &[NONBLOCK, TIMEOUT, CONFLICT_EXIT_CODE, EXCLUSIVE, SHARED, PERMITS, AND, DIALECT, DESCRIBE];
 
+/// How to run a command.
+pub(super) const RUNNING: &[Opt] = &[ONCE_PER, PUBLISH_COMMAND, COMMAND, MAX_RUN, KILL_AFTER, SIGNAL, WAIT_DESCENDANTS];
+
 /// How to ask for a session, and who may use its nodes.
 pub(super) const SESSION: &[Opt] = &[SESSION_TIMEOUT, ACL];
 

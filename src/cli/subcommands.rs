@@ -5,7 +5,7 @@
 
 use clap::{ArgAction, Command, ValueHint};
 
-use super::forms::{CONNECTION, Form, LOCK, command_operand, operand};
+use super::forms::{Form, LOCK, command_operand, operand};
 use super::option::Texts;
 use super::options::*;
 
@@ -60,7 +60,6 @@ const HOLD: Form = Form {
     name: "zklock hold",
     about: "Hold a lock for a script or a service, without a command",
     usage: "zklock hold [OPTIONS] LOCK",
-    summary: "",
     description: "\
 zklock hold takes the lock, prints ZKLOCK_TOKEN and the other variables as lines
 for a shell, and closes standard output. It holds until standard input is
@@ -92,7 +91,6 @@ Examples:
     zklock /deploy -- ./deploy.sh
   To release the lock before the script ends:
     kill $hold; wait $hold",
-    after_summary: CONNECTION,
     after_long_help: "\
 Exit status:
     0  it was told to stop
@@ -104,9 +102,7 @@ Exit status:
    76  the lock was lost
    77  ZooKeeper denied access: an ACL, the login or the certificate
    78  the lock cannot be used as asked; the message says why
-  zklock is killed by the signal that interrupts it while it waits.
-
-The options for the connection are those of zklock --help.",
+  zklock is killed by the signal that interrupts it while it waits.",
     operands: || vec![operand("lock", "LOCK", LOCK).required(true)],
     options: &[&[WHILE, NO_SIGNAL, HOLD_SIGNAL, HOLD_KILL_AFTER], TAKING, CONNECTING, SESSION, &[QUIET, VERBOSE]],
 };
@@ -115,7 +111,6 @@ const STATUS: Form = Form {
     name: "zklock status",
     about: "Show the holders and the waiters of locks",
     usage: "zklock status [OPTIONS] LOCK...",
-    summary: "",
     description: "\
 One line for each contender, in the order of the queue: its place, whether it
 holds, its mode, since when it holds or queues, its session, and its host, user,
@@ -131,7 +126,6 @@ Examples:
 
   The host of the first holder:
     zklock status --json /jobs/backup | jq -r '.locks[0].contenders[0].host'",
-    after_summary: CONNECTION,
     after_long_help: "\
 Exit status:
     0  done; with -q, one of the locks is held
@@ -140,9 +134,7 @@ Exit status:
    69  no ZooKeeper server answered in time
    70  internal error
    77  ZooKeeper denied access to a lock
-   78  the chroot does not exist
-
-The options for the connection are those of zklock --help.",
+   78  the chroot does not exist",
     operands: || {
         let locks = operand("locks", "LOCK", "Absolute path of a lock's node");
         vec![locks.required(true).num_args(1..).action(ArgAction::Append)]
@@ -154,13 +146,11 @@ const LIST: Form = Form {
     name: "zklock list",
     about: "List the locks that are in use",
     usage: "zklock list [OPTIONS] [ROOT]",
-    summary: "",
     description: "\
 A node is a lock while it has a contender. On a terminal zklock list draws a
 tree. Elsewhere it prints one line for each lock, with tabs between its path,
 the number of holders, the number of waiters, and the first holder. It writes
 nothing to ZooKeeper.",
-    after_summary: CONNECTION,
     after_long_help: "\
 Exit status:
     0  done, even if there is no lock, or no ROOT
@@ -168,9 +158,7 @@ Exit status:
    69  no ZooKeeper server answered in time
    70  internal error
    77  ZooKeeper denied access to a part, which is named on standard error
-   78  the chroot does not exist, or there are more nodes than a list takes
-
-The options for the connection are those of zklock --help.",
+   78  the chroot does not exist, or there are more nodes than a list takes",
     operands: || {
         let root = operand("root", "ROOT", "Absolute path of the node at and below which to look for locks");
         vec![root.default_value("/")]
@@ -182,7 +170,6 @@ const BREAK: Form = Form {
     name: "zklock break",
     about: "Ask a holder to stop, and to release the lock",
     usage: "zklock break [OPTIONS] LOCK",
-    summary: "",
     description: "\
 A zklock that is asked stops its command, releases the lock, and exits with 76.
 Then the next contender starts. Curator's revocable locks can be asked as well;
@@ -196,7 +183,6 @@ Examples:
   In a script: end the holder that was seen, and no other holder:
     zklock status --json /jobs/backup | jq -er '.locks[0].contenders[0].node'
     zklock break --node NODE /jobs/backup",
-    after_summary: CONNECTION,
     after_long_help: "\
 Exit status:
     0  the contender has gone
@@ -206,9 +192,7 @@ Exit status:
    70  internal error
    75  no such contender is there any more, or it has not gone in time
    77  ZooKeeper denied access
-   78  the contender cannot be asked, or the chroot does not exist
-
-The options for the connection are those of zklock --help.",
+   78  the contender cannot be asked, or the chroot does not exist",
     operands: || vec![operand("lock", "LOCK", "Absolute path of the lock's node").required(true)],
     options: &[&[NODE, FORCE, BREAK_TIMEOUT], CONNECTING, &[BREAK_QUIET, VERBOSE]],
 };
@@ -217,7 +201,6 @@ const CHECK: Form = Form {
     name: "zklock check",
     about: "Check that the servers meet zklock's requirements",
     usage: "zklock check [OPTIONS] [LOCK]",
-    summary: "",
     description: "\
 zklock check asks every address of every server for its role, its version, its
 session timeouts and its speed. It then says what to fix, and how long an outage
@@ -230,7 +213,6 @@ Examples:
 
   For monitoring:
     zklock check -q -z zk1,zk2,zk3 || alert",
-    after_summary: CONNECTION,
     after_long_help: "\
 Exit status:
     0  everything is fine
@@ -239,9 +221,7 @@ Exit status:
    69  no ZooKeeper server answered in time
    70  internal error
    77  an ACL forbids what LOCK needs, or the servers want another certificate
-   78  the chroot does not exist
-
-The options for the connection are those of zklock --help.",
+   78  the chroot does not exist",
     operands: || {
         let help = "Absolute path of a lock's node: may it be read, and children created below it?";
         vec![operand("lock", "LOCK", help)]
@@ -257,7 +237,6 @@ const FENCE: Form = Form {
     name: "zklock fence",
     about: "Refuse the work of an earlier holder on another host",
     usage: "zklock fence [OPTIONS] FILE [--] COMMAND [ARG]...",
-    summary: "",
     description: "\
 zklock fence runs on the machine that a command under a lock works on: at the
 other end of an ssh, or in a container. It needs no ZooKeeper. FILE keeps the
@@ -270,7 +249,6 @@ It ends when the command and everything it has started have ended.
 Example:
   zklock /jobs/sync -c '
     ssh db2 zklock fence --token \"$ZKLOCK_TOKEN\" /var/lib/sync/fence ./apply'",
-    after_summary: "--help says more.",
     after_long_help: "\
 Exit status:
   The command's own; when a signal killed the command, zklock dies of the same signal.
