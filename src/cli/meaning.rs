@@ -7,6 +7,7 @@ use log::LevelFilter;
 
 use crate::rules::duration;
 use crate::rules::lease::Terms;
+use crate::rules::text::is_legible;
 use crate::zookeeper::login::Protection;
 
 pub(super) fn once_per(text: &str) -> Result<Duration, String> {
@@ -93,7 +94,7 @@ pub(super) fn exit_status(text: &str) -> Result<u8, String> {
 
 pub(super) fn description(text: &str) -> Result<Option<String>, String> {
     const LONGEST_DESCRIPTION: usize = 200;
-    if let Some(odd) = text.chars().find(|c| c.is_control()) {
+    if let Some(odd) = text.chars().find(|character| !is_legible(*character)) {
         return Err(format!("contains U+{:04X}; write one line of plain text", u32::from(odd)));
     }
     let length = text.chars().count();

@@ -43,6 +43,14 @@ impl Origin {
     pub(super) const fn is_file(&self) -> bool {
         matches!(self, Self::File { .. })
     }
+
+    /// What to name when the value of the setting `name` cannot be used.
+    fn what(&self, name: &str) -> String {
+        match self {
+            Self::File { path, line } => format!("{}: line {line}: {name}", path.display()),
+            origin => origin.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Origin {
@@ -72,20 +80,10 @@ pub struct Setting {
     pub origin: Origin,
 }
 
-impl Setting {
-    /// What to name when the file at this path cannot be used.
-    pub fn named(&self) -> String {
-        match &self.origin {
-            Origin::File { .. } => format!("{} ({})", self.name, self.origin),
-            origin => origin.to_string(),
-        }
-    }
-}
-
 /// What to say when a file cannot be used, with the place that named it.
 pub fn unfit(origins: &[Setting], unfit: UnfitFile) -> String {
     match origins.iter().find(|setting| Some(setting.name) == unfit.setting) {
-        Some(setting) => format!("{}: {}", setting.named(), unfit.why),
+        Some(setting) => format!("{}: {}", setting.origin.what(setting.name), unfit.why),
         None => unfit.why,
     }
 }
@@ -144,12 +142,7 @@ impl Given {
 
     /// What to name when it makes no sense.
     pub(super) fn what(&self) -> String {
-        match &self.origin {
-            Origin::File { path, line } => {
-                format!("{}: line {line}: {}", path.display(), self.name)
-            }
-            origin => origin.to_string(),
-        }
+        self.origin.what(self.name)
     }
 
     /// How a user who has written this would write another setting.

@@ -607,6 +607,8 @@ fn a_description_is_one_short_line() {
     assert_eq!(plan(&["--describe", "", "/l", "x"]).description, None);
     assert_eq!(plan(&["--describe", "  ", "/l", "x"]).description, None);
     assert!(refusal(plan_in(&[], &["--describe", &"ü".repeat(201), "/l", "x"])).contains("at most 200"));
+    // What a reader would not see.
+    assert!(refusal(plan_in(&[], &["--describe", "a\u{202e}b", "/l", "x"])).contains("U+202E"));
 }
 
 #[test]

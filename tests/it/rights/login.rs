@@ -269,7 +269,7 @@ fn file_with_credentials() {
     let config = scratch.file("zklock.toml");
     fs::write(&config, "# login\nauth-file = 'nowhere'\n").unwrap();
     let output = run(scratch.chroot(), &["--config", config.to_str().unwrap()]).run().expect_code(64);
-    let from = format!("auth-file ({}, line 2)", config.display());
+    let from = format!("{}: line 2: auth-file", config.display());
     assert_eq!(only_line(&output), format!("{from}: {nowhere}: No such file or directory"));
     silent(run(scratch.chroot(), &["--config", config.to_str().unwrap(), "--auth-file", "/dev/null"]).run())
         .expect_code(0);
