@@ -14,7 +14,7 @@ use super::view::{LockState, LockView};
 use super::visit::{Retry, Visit};
 use super::{EarlyEnd, expect_chroot};
 use crate::cli::sentences;
-use crate::cli::{Break, Operation, Verbosity};
+use crate::cli::{Break, Operation};
 use crate::rules::card::Card;
 use crate::rules::duration::show;
 use crate::rules::message::Right;
@@ -24,7 +24,6 @@ use crate::rules::text::{Legible, stored};
 use crate::system::futures::or;
 use crate::system::lookup;
 use crate::system::reactor::Reactor;
-use crate::system::terminal::say;
 use crate::system::writer;
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::{Failure, NodeStat, Session as _};
@@ -48,99 +47,84 @@ pub(super) async fn run(
     visit: &Visit<'_>,
     reactor: &Reactor,
 ) -> Result<Outcome, EarlyEnd> {
-    let is_quiet = operation.messages.verbosity == Verbosity::Quiet;
-    let tell = |text: &str| {
-        if !is_quiet {
-            say(text)
-        }
-    };
     let lock = &order.lock;
-    let found = visit.ask(Retry::Limited, async |session| {
-        session.sync("/").await?;
-        let found = LockView::new(lock, false).look(session).await?;
-        if let LockState::Free = found {
-            expect_chroot(session, operation).await?;
-        }
-        Ok(found)
-    });
-    let roster = match found.await? {
-        LockState::There(roster) => roster,
-        LockState::Free => Roster::default(),
-        LockState::Denied => {
-            say(&sentences::lacks(lock.as_str(), Right::Read, &operation.access.login));
-            return Ok(Outcome::Denied);
-        }
-    };
-    let is_held = roster.contenders.iter().any(|entry| entry.holds);
-    if order.node.is_none() && is_held && !(stdin().is_terminal() && stderr().is_terminal()) {
-        say(&format!(
-            "there is no terminal, so zklock cannot ask: name the contender with --node (field node of zklock status --json {lock})"
-        ));
-        return Ok(Outcome::Usage);
-    }
-    let named = |node: &String| roster.contenders.iter().find(|entry| entry.nodes.contains(node));
+    let roster = look(order, operation, visit).await?;
     let target = match &order.node {
-        Some(node) => named(node).ok_or_else(|| format!("{} is not there", lock.child(node))),
-        None => match choose(order, &roster, reactor).await {
-            Some(Ok(target)) => Ok(target),
-            Some(Err(())) => return Ok(Outcome::Exited(1)),
-            None => Err(format!("{lock} is free")),
-        },
-    };
-    let target = match target {
-        Ok(target) => target,
-        Err(why) => {
-            tell(&why);
-            return Ok(Outcome::NotFree);
+        Some(node) => {
+            let named = roster.contenders.iter().find(|entry| entry.nodes.contains(node));
+            named.ok_or_else(|| not_free(format!("{} is not there", lock.child(node))))?
         }
+        None => match choose(order, &roster, reactor).await? {
+            Some(target) => target,
+            None => return Ok(Outcome::Exited(1)),
+        },
     };
     // In this dialect, the node of the next holder has the same name.
     if order.node.is_some() && target.client == Some("single") {
-        say(&format!(
-            "--node does not tell one holder of {lock} from the next; run zklock break --force on a terminal"
-        ));
-        return Ok(Outcome::Unusable);
+        let why =
+            format!("--node does not tell one holder of {lock} from the next; run zklock break --force on a terminal");
+        return Err(EarlyEnd::Because(Outcome::Unusable, why));
     }
     match end(order, target, visit).await {
-        Ok(fate) => Ok(report(&fate, order, target, tell)),
+        Ok(fate) => report(&fate, order, target),
         Err(EarlyEnd::Failed(Failure::Denied)) => {
-            say(&sentences::denied(&lock.child(&target.node)));
-            Ok(Outcome::Denied)
+            Err(EarlyEnd::Because(Outcome::Denied, sentences::denied(&lock.child(&target.node))))
         }
         Err(stop) => Err(stop),
     }
 }
 
-/// Says what has become of it, unless it has gone as it was to.
-fn report(fate: &Fate, order: &Break, target: &Entry, tell: impl Fn(&str)) -> Outcome {
-    let (who, lock) = (picture::who(target), &order.lock);
-    match fate {
-        Fate::Gone => return Outcome::Exited(0),
-        Fate::Deaf => {
-            say(&format!("{who} cannot be asked to leave {lock}; --force deletes its node"));
-            return Outcome::Unusable;
+fn not_free(why: String) -> EarlyEnd {
+    EarlyEnd::Because(Outcome::NotFree, why)
+}
+
+/// The contenders of the lock.
+async fn look(order: &Break, operation: &Operation, visit: &Visit<'_>) -> Result<Roster, EarlyEnd> {
+    let found = visit.ask(Retry::Limited, async |session| {
+        session.sync("/").await?;
+        let found = LockView::new(&order.lock, false).look(session).await?;
+        if let LockState::Free = found {
+            expect_chroot(session, operation).await?;
         }
-        Fate::Missed => tell(&format!("{who} is not there any more")),
+        Ok(found)
+    });
+    match found.await? {
+        LockState::There(roster) => Ok(roster),
+        LockState::Free => Ok(Roster::default()),
+        LockState::Denied => {
+            let why = sentences::lacks(order.lock.as_str(), Right::Read, &operation.access.login);
+            Err(EarlyEnd::Because(Outcome::Denied, why))
+        }
+    }
+}
+
+/// Says what has become of it, unless it has gone as it was to.
+fn report(fate: &Fate, order: &Break, target: &Entry) -> Result<Outcome, EarlyEnd> {
+    let (who, lock) = (picture::who(target), &order.lock);
+    let hint = if order.force { "" } else { "; --force deletes its node" };
+    Err(match fate {
+        Fate::Gone => return Ok(Outcome::Exited(0)),
+        Fate::Deaf => EarlyEnd::Because(Outcome::Unusable, format!("{who} cannot be asked to leave {lock}{hint}")),
+        Fate::Missed => not_free(format!("{who} is not there any more")),
         Fate::Holds => {
-            tell(&format!("{who} holds {lock} now, and its command continues: repeat zklock break to stop it"));
+            not_free(format!("{who} holds {lock} now, and its command continues: repeat zklock break to stop it"))
         }
         Fate::Stays => {
             let why = match target.client {
                 Some("curator") if !order.force => "; a lock that is not revocable does not react",
                 _ => "",
             };
-            let hint = if order.force { "" } else { "; --force deletes its node" };
-            tell(&format!("{who} has not left {lock} within {}{why}{hint}", show(order.timeout)));
+            not_free(format!("{who} has not left {lock} within {}{why}{hint}", show(order.timeout)))
         }
-    }
-    Outcome::NotFree
+    })
 }
 
-/// Shows the holders, and has one of them chosen. `None`: there is none; an error: the answer is no.
-async fn choose<'r>(order: &Break, roster: &'r Roster, reactor: &Reactor) -> Option<Result<&'r Entry, ()>> {
+/// Shows the holders, and has one of them chosen. `None`: the answer is no.
+async fn choose<'r>(order: &Break, roster: &'r Roster, reactor: &Reactor) -> Result<Option<&'r Entry>, EarlyEnd> {
+    let lock = &order.lock;
     let holders: Vec<&Entry> = roster.contenders.iter().filter(|entry| entry.holds).collect();
     let question = match (&holders[..], order.force) {
-        ([], _) => return None,
+        ([], _) => return Err(not_free(format!("{lock} is free"))),
         ([_], false) => "Ask it to stop its command and to release the lock? [y/N] ".to_owned(),
         ([_], true) => "Delete its node? The next one may start before this one has stopped. [y/N] ".to_owned(),
         (several, false) => format!("Ask which one to stop its command and to leave? [1-{}, N] ", several.len()),
@@ -148,19 +132,24 @@ async fn choose<'r>(order: &Break, roster: &'r Roster, reactor: &Reactor) -> Opt
             format!("Delete which one's node? The next one may start before it has stopped. [1-{}, N] ", several.len())
         }
     };
-    let lock = &order.lock;
+    if !(stdin().is_terminal() && stderr().is_terminal()) {
+        let why = format!(
+            "there is no terminal, so zklock cannot ask: name the contender with --node (field node of zklock status \
+             --json {lock})"
+        );
+        return Err(EarlyEnd::Because(Outcome::Usage, why));
+    }
     let mut asked = Legible::default();
     asked.push_line(&format!("{lock} is held by")).append(&picture::numbered(&holders)).push(&question);
     writer::say(&asked);
     let answer = answer(reactor).await;
-    let chosen = match (answer.trim(), &holders[..]) {
+    Ok(match (answer.trim(), &holders[..]) {
         ("y" | "Y" | "yes", [holder]) => Some(*holder),
         (number, [_, _, ..]) => {
             number.parse::<usize>().ok().and_then(|number| holders.get(number.checked_sub(1)?)).copied()
         }
         _ => None,
-    };
-    Some(chosen.ok_or(()))
+    })
 }
 
 /// A line from the terminal; what there is of it at its end.

@@ -75,28 +75,20 @@ async fn search(
     let mut nodes = nodes.into_iter();
     let mut found = vec![];
     let mut window = Window::new();
-    let mut ask = || {
-        let path = nodes.next()?;
-        let (stat, names) = (session.exists(&path, false), session.names(&path, false));
-        Some((path, async move { (stat.await, names.await) }))
+    let ask = |path: String| {
+        let reply = session.names_and_stat(&path);
+        (path, reply)
     };
-    while let Some((path, (stat, names))) = window.next(&mut ask).await {
-        let is_ephemeral = match stat {
-            Ok((stat, _)) => stat.is_none_or(|stat| stat.owner != 0),
-            // Newer servers tell nothing of a node to those who may not read it. It may be one that they may lock.
-            Err(Failure::Denied) => false,
-            Err(failure) => return Err(failure.into()),
-        };
-        let names = match names {
+    while let Some((path, reply)) = window.next(|| nodes.next().map(ask)).await {
+        let names = match reply {
+            // Nothing can be below an ephemeral node, no lock's contender either.
+            Ok((_, stat)) if stat.owner != 0 => continue,
             Ok((names, _)) => names,
             Err(Failure::NoNode) => continue,
+            // It may be one that they may lock.
             Err(Failure::Denied) => vec![],
             Err(failure) => return Err(failure.into()),
         };
-        // Nothing can be below such a node, no lock's contender either.
-        if is_ephemeral {
-            continue;
-        }
         let contenders = names.iter().filter(|name| is_contender(name)).count();
         if contenders < names.len() {
             found.push(format!("{path}/"));

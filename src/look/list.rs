@@ -8,21 +8,20 @@ use serde::Serialize;
 use super::EarlyEnd;
 use super::output::Output;
 use super::picture::{self, Lock};
-use super::roster::Roster;
-use super::view::seen;
+use super::roster::{Roster, SeenNode};
 use super::visit::{Retry, Visit};
 use super::window::Window;
 use crate::cli::sentences;
 use crate::cli::{List, Operation, Verbosity};
 use crate::rules::card::Card;
 use crate::rules::child_name::ChildName;
+use crate::rules::instant::Instant;
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, Queue};
 use crate::rules::text::Legible;
 use crate::system::clock;
-use crate::system::terminal::say;
-use crate::system::terminal::{Screen, can_rewrite, has_reader, is_utf8};
+use crate::system::terminal::{Screen, can_rewrite, has_reader, is_utf8, say};
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::{Failure, Session as _};
 
@@ -189,7 +188,9 @@ async fn look_at_holders(
     });
     while let Some(((path, names, first), reply)) = window.next(|| asked.next()).await {
         let seen = match reply {
-            Ok((data, stat, _)) => HashMap::from([(first, seen(&stat, Card::from_bytes(&data)))]),
+            Ok((data, stat, _)) => {
+                HashMap::from([(first, SeenNode { stat: Some(stat), card: Card::from_bytes(&data) })])
+            }
             // It may have gone meanwhile; then nothing more is known of it.
             Err(Failure::NoNode | Failure::Denied) => HashMap::new(),
             Err(failure) => return Err(failure.into()),
@@ -209,7 +210,7 @@ pub(super) fn child(path: &str, name: &str) -> String {
 struct ProgressLine {
     screen: Option<Screen>,
     nodes: usize,
-    shown: crate::rules::instant::Instant,
+    shown: Instant,
 }
 
 impl ProgressLine {

@@ -21,7 +21,7 @@ use nix::poll::PollFlags;
 use self::output::Output;
 use self::visit::Visit;
 use crate::cli::sentences;
-use crate::cli::{self, Operation, Subject};
+use crate::cli::{self, Operation, Subject, Verbosity};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::system::futures::or;
@@ -35,9 +35,8 @@ use crate::zookeeper::session::Failure;
 /// Why a subcommand ends early.
 #[derive(Debug)]
 enum EarlyEnd {
-    /// No server has answered in time, for this reason.
-    Unreachable(String),
-    NoChroot,
+    /// With this outcome, for this reason. A lock that is not free is no reason that `--quiet` tells.
+    Because(Outcome, String),
     Failed(Failure),
     /// Standard output takes nothing.
     Output(Errno),
@@ -100,41 +99,28 @@ pub fn run(operation: &Operation) -> Outcome {
 
 /// Says why a subcommand has ended early, unless there is no reader for what it prints.
 fn explained(stop: EarlyEnd, operation: &Operation) -> Outcome {
-    let access = &operation.access;
-    match stop {
-        EarlyEnd::Unreachable(reason) => {
-            say(&sentences::unreachable(&access.servers, access.servers_given, access.connect_timeout, &reason));
-            Outcome::Unavailable
-        }
-        EarlyEnd::NoChroot => {
-            say(&sentences::no_chroot(&access.servers));
-            Outcome::Unusable
-        }
-        EarlyEnd::Failed(Failure::NotLetIn(why)) => {
-            say(&sentences::not_let_in(&why));
-            Outcome::Denied
-        }
+    let (outcome, why) = match stop {
+        EarlyEnd::Because(outcome, why) => (outcome, why),
+        EarlyEnd::Failed(Failure::NotLetIn(why)) => (Outcome::Denied, sentences::not_let_in(&why)),
         EarlyEnd::Failed(Failure::ClickHouseKeeper(server)) => {
-            say(&sentences::clickhouse_keeper(&server));
-            Outcome::Unusable
+            (Outcome::Unusable, sentences::clickhouse_keeper(&server))
         }
-        EarlyEnd::Failed(failure) => {
-            say(&format!("ZooKeeper refused: {failure}"));
-            Outcome::Internal
-        }
+        EarlyEnd::Failed(failure) => (Outcome::Internal, format!("ZooKeeper refused: {failure}")),
         // As other programs do that write to a pipe.
-        EarlyEnd::Output(Errno::EPIPE) => Outcome::Interrupted(Signal::PIPE),
-        EarlyEnd::Output(error) => {
-            say(&format!("cannot write to standard output: {}", error.desc()));
-            Outcome::Internal
-        }
+        EarlyEnd::Output(Errno::EPIPE) => return Outcome::Interrupted(Signal::PIPE),
+        EarlyEnd::Output(error) => (Outcome::Internal, format!("cannot write to standard output: {}", error.desc())),
+    };
+    if outcome != Outcome::NotFree || operation.messages.verbosity != Verbosity::Quiet {
+        say(&why);
     }
+    outcome
 }
 
 /// Where nothing was found, there may be no chroot either.
 async fn expect_chroot(session: &TcpSession<'_>, operation: &Operation) -> Result<(), EarlyEnd> {
-    if !operation.access.servers.chroot.is_empty() && !session.is_there("/").await? {
-        return Err(EarlyEnd::NoChroot);
+    let servers = &operation.access.servers;
+    if !servers.chroot.is_empty() && !session.is_there("/").await? {
+        return Err(EarlyEnd::Because(Outcome::Unusable, sentences::no_chroot(servers)));
     }
     Ok(())
 }

@@ -8,19 +8,20 @@ use crate::rules::card::Card;
 use crate::rules::child_name::ChildName;
 use crate::rules::queue::{Contender, ContenderId, Queue, Recipe, Standing};
 use crate::rules::rfc3339::rfc3339;
+use crate::zookeeper::session::NodeStat;
 
 /// What is known of a node. The default is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeenNode {
-    /// The session that it belongs to; 0 if it is not ephemeral.
-    pub session: Option<i64>,
-    /// The transaction that created it.
-    pub token: Option<i64>,
-    /// When it was created, in milliseconds since the Unix epoch on ZooKeeper's clock.
-    pub created: Option<i64>,
-    /// When its data were written last, likewise.
-    pub written: Option<i64>,
+    pub stat: Option<NodeStat>,
     pub card: Card,
+}
+
+impl SeenNode {
+    /// The session that it belongs to; 0 if it is not ephemeral.
+    fn session(&self) -> Option<i64> {
+        self.stat.map(|stat| stat.owner)
+    }
 }
 
 /// A contender, as `status` and `list` tell of it. As JSON, this is part of what users rely on: docs/status.schema.json.
@@ -72,7 +73,7 @@ impl Roster {
     /// From the names of all children of a lock's node, in any order, and what is known of those that are contenders.
     pub fn new(names: impl IntoIterator<Item = ChildName>, seen: &HashMap<ChildName, SeenNode>) -> Self {
         let queue =
-            Queue::as_numbered(names).without(|name| seen.get(name).is_some_and(|seen| seen.session == Some(0)));
+            Queue::as_numbered(names).without(|name| seen.get(name).is_some_and(|seen| seen.session() == Some(0)));
         let mut contenders: Vec<Entry> = vec![];
         let mut places = HashMap::new();
         let unknown = SeenNode::default();
@@ -103,7 +104,7 @@ impl Roster {
 /// The id by which the nodes of one of our contenders belong together. A name that bears the id of another session was
 /// made up.
 fn own_id(contender: &Contender, seen: &SeenNode) -> Option<ContenderId> {
-    contender.id.filter(|_| contender.client(seen.session) == Some("zklock"))
+    contender.id.filter(|_| contender.client(seen.session()) == Some("zklock"))
 }
 
 fn entry(position: usize, contender: &Contender, holds: bool, seen: &SeenNode) -> Entry {
@@ -113,15 +114,14 @@ fn entry(position: usize, contender: &Contender, holds: bool, seen: &SeenNode) -
         holds,
         node: contender.name.to_string(),
         nodes: vec![contender.name.to_string()],
-        session: seen.session.map(|session| format!("{session:#x}")),
-        token: seen.token,
+        session: seen.session().map(|session| format!("{session:#x}")),
+        token: seen.stat.map(|stat| stat.czxid),
         mode: contender.mode.to_string(),
-        client: contender.client(seen.session),
+        client: contender.client(seen.session()),
         phrase: card.phrase(),
-        queued_since: seen.created.and_then(rfc3339),
-        held_since: Some(seen)
-            .filter(|_| holds)
-            .and_then(|seen| card.held_at(seen.created?, seen.written?))
+        queued_since: seen.stat.and_then(|stat| rfc3339(stat.created)),
+        held_since: (seen.stat.filter(|_| holds))
+            .and_then(|stat| card.held_at(stat.created, stat.written))
             .and_then(rfc3339),
         host: card.host,
         pid: card.pid,
@@ -144,13 +144,8 @@ mod tests {
     }
 
     fn seen(session: i64, token: i64) -> SeenNode {
-        SeenNode {
-            session: Some(session),
-            token: Some(token),
-            created: Some(1000),
-            written: Some(5000),
-            card: Card { host: Some("db3".to_owned()), ..Card::default() },
-        }
+        let stat = NodeStat { owner: session, czxid: token, created: 1000, written: 5000, ..NodeStat::default() };
+        SeenNode { stat: Some(stat), card: Card { host: Some("db3".to_owned()), ..Card::default() } }
     }
 
     fn roster(nodes: Vec<(ChildName, SeenNode)>) -> Roster {

@@ -23,8 +23,7 @@ use crate::rules::signal::Signal;
 use crate::rules::text::Legible;
 use crate::system::futures::or;
 use crate::system::signals::Signals;
-use crate::system::terminal::can_rewrite;
-use crate::system::terminal::say;
+use crate::system::terminal::{can_rewrite, say};
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::Session as _;
 

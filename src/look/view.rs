@@ -13,7 +13,7 @@ use crate::rules::last_run::{self, LastRun};
 use crate::rules::lock_path::LockPath;
 use crate::rules::queue::Contender;
 use crate::zookeeper::net::connect::TcpSession;
-use crate::zookeeper::session::{Failure, NodeStat, Watch};
+use crate::zookeeper::session::{Failure, Watch};
 
 /// What is known of the lock of this path, and the watches that say when it is out of date.
 pub(super) struct LockView<'a> {
@@ -109,10 +109,10 @@ impl<'a> LockView<'a> {
         let mut window = Window::new();
         while let Some((name, reply)) = window.next(|| unknown.next().map(ask)).await {
             let (known, watch) = match reply {
-                Ok((data, stat, watch)) => (Some(seen(&stat, Card::from_bytes(&data))), watch),
+                Ok((data, stat, watch)) => (Some(SeenNode { stat: Some(stat), card: Card::from_bytes(&data) }), watch),
                 Err(Failure::NoNode) => (None, None),
                 Err(Failure::Denied) => match session.exists(&self.lock.child(&name), self.is_watched).await {
-                    Ok((stat, watch)) => (stat.map(|stat| seen(&stat, Card::default())), watch),
+                    Ok((stat, watch)) => (stat.map(|_| SeenNode { stat, card: Card::default() }), watch),
                     // It is there; the list will tell when it has gone.
                     Err(Failure::Denied) => (Some(SeenNode::default()), None),
                     Err(failure) => return Err(failure.into()),
@@ -152,14 +152,4 @@ pub(super) async fn until_changed(views: &mut [LockView<'_>]) {
         if changed > 0 { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-}
-
-pub(super) fn seen(stat: &NodeStat, card: Card) -> SeenNode {
-    SeenNode {
-        session: Some(stat.owner),
-        token: Some(stat.czxid),
-        created: Some(stat.created),
-        written: Some(stat.written),
-        card,
-    }
 }

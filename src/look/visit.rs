@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::EarlyEnd;
-use crate::cli::Access;
+use crate::cli::{Access, sentences};
 use crate::rules::duration;
+use crate::rules::outcome::Outcome;
 use crate::system::clock;
 use crate::system::futures::or;
 use crate::system::reactor::Reactor;
@@ -95,7 +96,7 @@ impl<'p> Visit<'p> {
                 self.identity.take();
             }
             if matches!(patience, Retry::Limited) && number == CONNECTIONS {
-                return Err(EarlyEnd::Unreachable(why.to_string()));
+                return Err(self.unreachable(&why.to_string()));
             }
             // The connection is closed, and not the session.
             self.session.take();
@@ -144,9 +145,17 @@ impl<'p> Visit<'p> {
         }
         let enough = async {
             self.sleep(self.access.connect_timeout).await;
-            Err(EarlyEnd::Unreachable(reason.borrow().clone()))
+            Err(self.unreachable(&reason.borrow()))
         };
         or(opening, enough).await
+    }
+
+    fn unreachable(&self, reason: &str) -> EarlyEnd {
+        let Access { servers, servers_given, connect_timeout, .. } = self.access;
+        EarlyEnd::Because(
+            Outcome::Unavailable,
+            sentences::unreachable(servers, *servers_given, *connect_timeout, reason),
+        )
     }
 
     /// Closes the session, if there is one. To be called when nothing uses it.
