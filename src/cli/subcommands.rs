@@ -203,9 +203,9 @@ const CHECK: Form = Form {
     usage: "zklock check [OPTIONS] [LOCK]",
     description: "\
 zklock check asks every address of every server for its role, its version, its
-session timeouts and its speed. It then says what to fix, and how long an outage
-a command survives. It creates nothing. With LOCK, it asks the servers whether
-the login may use that path.
+session timeouts and its speed. It then says what to fix, and which outage a
+command survives. It creates nothing. With LOCK, it asks the servers whether the
+login may use that path.
 
 Examples:
   Before the first lock, and after a change of the servers:
@@ -220,8 +220,8 @@ Exit status:
    64  usage error
    69  no ZooKeeper server answered in time
    70  internal error
-   77  an ACL forbids what LOCK needs, or the servers want another certificate
-   78  the chroot does not exist",
+   77  an ACL forbids what LOCK needs, or no server accepts this client
+   78  the chroot does not exist, or a server is ClickHouse Keeper",
     operands: || {
         let help = "Absolute path of a lock's node: may it be read, and children created below it?";
         vec![operand("lock", "LOCK", help)]

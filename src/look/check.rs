@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use serde::Serialize;
 
-use self::findings::{Finding, Promise, Server, judge};
+use self::findings::{CheckReport, Finding, Promise, Server, judge};
 use super::EarlyEnd;
 use super::output::Output;
 use crate::cli::{Check, Operation, Setting, Verbosity};
@@ -46,26 +46,36 @@ pub(super) async fn run<'p>(
     };
     let servers = survey::survey(check, access, servers, reactor, waiting).await;
     let report = judge(&servers, check.session_timeout, access);
-    let (findings, settings) = (&report.findings[..], &access.origins[..]);
-    if check.json && !is_quiet {
-        let (ok, promise) = (findings.is_empty(), report.promise);
-        let json = CheckJson { v: 1, ok, servers: &servers, findings, promise, settings };
-        output.print(&Legible::json(&json)).await?;
-    } else if !is_quiet {
-        let mut text = shown_servers(&servers);
-        for Finding { code, text: what } in findings {
-            text.control("\n").push_line(&format!("{code}: {what}"));
-        }
-        if let Some(promise) = report.promise {
-            text.control("\n").push_line(&in_words(promise));
-        }
-        if let Some(lock) = check.lock.as_ref().filter(|_| report.permits_lock) {
-            text.control("\n").push_line(&format!("{lock}: may be used"));
-        }
-        text.control("\nSettings:\n").append(&shown_settings(settings));
-        output.print(&text).await?;
+    if !is_quiet {
+        let CheckReport { findings, promise, .. } = &report;
+        let (ok, settings) = (findings.is_empty(), &access.origins);
+        let shown = match check.json {
+            true => Legible::json(&CheckJson { v: 1, ok, servers: &servers, findings, promise: *promise, settings }),
+            false => in_words(&servers, &report, check, settings),
+        };
+        output.print(&shown).await?;
     }
     Ok(report.outcome)
+}
+
+fn in_words(servers: &[Server], report: &CheckReport, check: &Check, settings: &[Setting]) -> Legible {
+    let mut text = shown_servers(servers);
+    text.control(if report.findings.is_empty() { "" } else { "\n" });
+    for Finding { code, text: what } in &report.findings {
+        text.push_line(&format!("{code}: {what}"));
+    }
+    if let Some(Promise { session_timeout, patience, takeover }) = report.promise {
+        let (timeout, patience, takeover) = (show(session_timeout), show_limit(patience), show(takeover));
+        text.control("\n").push_line(&format!(
+            "With a session timeout of {timeout}, a command survives an outage of ZooKeeper of {patience},"
+        ));
+        text.push_line(&format!("and the lock of a machine that dies is free after {takeover}."));
+    }
+    if let Some(lock) = check.lock.as_ref().filter(|_| report.permits_lock) {
+        text.push_line(&format!("{lock}: may be used"));
+    }
+    text.control("\nSettings:\n").append(&shown_settings(settings));
+    text
 }
 
 fn shown_servers(servers: &[Server]) -> Legible {
@@ -83,16 +93,6 @@ fn shown_servers(servers: &[Server]) -> Legible {
         .map(|cell| cell.unwrap_or_else(|| "?".to_owned()))
     }));
     table("", &rows)
-}
-
-fn in_words(promise: Promise) -> String {
-    format!(
-        "With a session timeout of {}, a command survives an outage of ZooKeeper of {}, and the lock of a machine that \
-         dies is free after {}.",
-        show(promise.session_timeout),
-        show_limit(promise.patience),
-        show(promise.takeover)
-    )
 }
 
 fn shown_settings(settings: &[Setting]) -> Legible {
