@@ -24,8 +24,11 @@ use crate::zookeeper::session::{Failure, Session as _};
 const SHORT: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_millis(i32::MAX as u64);
 
-/// How long all of it may take where no server is waited for, and how long a server may take to open a session.
+/// How long all of it may take where no server is waited for.
 const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// How long a server may take to open a session, whose timeout says nothing about that.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A name that has no address is looked up again after this long.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(1);
@@ -54,11 +57,11 @@ pub(super) async fn survey<'p>(
     let survey = Survey { lock: check.lock.as_ref(), access, servers, reactor };
     let hosts = &access.servers.hosts;
     let seen: Vec<_> = hosts.iter().map(|host| RefCell::new(vec![SeenAddress::new(host, None)])).collect();
-    let now = || -> Vec<Server> {
-        seen.iter().flat_map(|seen| seen.borrow().iter().map(SeenAddress::now).collect::<Vec<_>>()).collect()
+    let servers_now = || -> Vec<Server> {
+        seen.iter().flat_map(|seen| seen.borrow().iter().map(SeenAddress::server).collect::<Vec<_>>()).collect()
     };
     let is_enough = || {
-        let servers = now();
+        let servers = servers_now();
         let told = servers.iter().all(|server| server.is_done || server.error.is_some());
         let is_enough = told && (!waits || servers.iter().any(|server| server.is_done));
         if let (true, false, Some(why)) = (told, is_enough, &servers[0].error) {
@@ -69,7 +72,7 @@ pub(super) async fn survey<'p>(
     let looking = all(hosts.iter().zip(&seen).map(|(host, seen)| survey.host(host, seen)));
     let enough = or(until(is_enough), reactor.sleep_until(clock::now() + limit));
     or(async { drop(looking.await) }, enough).await;
-    let mut servers = now();
+    let mut servers = servers_now();
     for server in servers.iter_mut().filter(|server| !server.is_done) {
         server.error.get_or_insert_with(|| format!("no answer within {}", show(limit)));
     }
@@ -85,7 +88,7 @@ impl SeenAddress {
         Self(Rc::new(RefCell::new(Server { name: host.to_string(), address, ..Server::default() })))
     }
 
-    fn now(&self) -> Server {
+    fn server(&self) -> Server {
         self.0.borrow().clone()
     }
 
@@ -118,7 +121,7 @@ impl<'p> Survey<'_, 'p> {
     }
 
     async fn server(&self, address: Address<'p>, seen: &SeenAddress) -> Result<(), Failure> {
-        let alone = self.servers.alone(address, AT_ONCE);
+        let alone = self.servers.alone(address, PATIENCE);
         let open = |timeout| {
             let unreachable = |why| seen.note(|server| server.error = Some(why));
             TcpSession::connect(&alone, self.reactor, timeout, None, unreachable, |_, _| {})

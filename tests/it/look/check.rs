@@ -1,4 +1,4 @@
-//! `zklock check`: what the servers grant, what is to be mended, and what holds on them.
+//! `zklock check`: what the servers grant, what is to be fixed, and what holds on them.
 
 use serde_json::{Value, json};
 
