@@ -9,7 +9,7 @@ use std::time::Duration;
 use zklock::rules::instant::Instant;
 use zklock::rules::pace::Pace;
 use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
-use zklock::zookeeper::wire::error::RefusedRequest;
+use zklock::zookeeper::wire::error::Code;
 use zklock::zookeeper::wire::handshake::{Attempt, Granted};
 use zklock::zookeeper::wire::reply::{Reply, WatchEvent};
 use zklock::zookeeper::wire::request::Request;
@@ -25,7 +25,7 @@ pub(crate) struct Bare {
 }
 
 /// The answer to a request.
-pub(crate) type Answer = Result<Reply, RefusedRequest>;
+pub(crate) type Answer = Result<Reply, Code>;
 
 impl Bare {
     /// Opens a session with one of these servers, which are separated by commas.

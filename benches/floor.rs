@@ -20,7 +20,7 @@ use std::time::Duration;
 use bare::{Answer, Bare};
 use zklock::rules::child_name::ChildName;
 use zklock::zookeeper::wire::error::Code;
-use zklock::zookeeper::wire::reply::{ChangeKind, Reply};
+use zklock::zookeeper::wire::reply::{Change, Reply};
 use zklock::zookeeper::wire::request::{Acl, NewNode, NodeKind, Request};
 
 const SESSION: Duration = Duration::from_secs(120);
@@ -42,7 +42,7 @@ fn main() -> io::Result<ExitCode> {
     let status = command.wait()?;
     session.ask(&[Request::Delete { path: &own, version: None }, Request::Close])?;
     for _ in 0..(2 + usize::from(has_waited)) {
-        session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))?;
+        session.answer()?.map_err(|code| io::Error::other(code.to_string()))?;
     }
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
 }
@@ -57,7 +57,7 @@ fn enter(session: &mut Bare, lock: &str) -> io::Result<(String, Vec<ChildName>)>
         session.ask(&[create, Request::GetChildren { path: lock, watch: false }])?;
         match (session.answer()?, session.answer()?) {
             (Ok(Reply::Created { path, .. }), Ok(Reply::Children { names, .. })) => return Ok((path, names)),
-            (Err(refused), _) if refused.code() == Code::NoNode => create_parents(session, lock)?,
+            (Err(Code::NoNode), _) => create_parents(session, lock)?,
             (created, listed) => return Err(io::Error::other(format!("unexpected {created:?}, {listed:?}"))),
         }
     }
@@ -92,7 +92,7 @@ fn wait(session: &mut Bare, lock: &str, own: &str, mut names: Vec<ChildName>) ->
             }
             answer => answer.is_ok(),
         };
-        if exists && session.change()?.kind != ChangeKind::Deleted {
+        if exists && session.change()?.change != Change::Deleted {
             // It holds now.
             continue;
         }

@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bare::Bare;
-use zklock::zookeeper::wire::reply::{ChangeKind, Reply};
+use zklock::zookeeper::wire::reply::{Change, Reply};
 use zklock::zookeeper::wire::request::{Acl, NewNode, NodeKind, Request};
 
 /// So long that none has to ping by itself.
@@ -77,7 +77,7 @@ fn enter(server: &str, lock: &str, count: usize) -> io::Result<Vec<Waiter>> {
         let path = waiters[place - 1].node.clone();
         let session = &mut waiters[place].session;
         session.ask(&[Request::GetData { path: &path, watch: true }])?;
-        session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))?;
+        session.answer()?.map_err(|code| io::Error::other(code.to_string()))?;
     }
     Ok(waiters)
 }
@@ -92,7 +92,7 @@ fn join(server: &str, lock: &str) -> io::Result<Waiter> {
     ])?;
     // The parent exists already, except for the first.
     let _ = session.answer()?;
-    match session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))? {
+    match session.answer()?.map_err(|code| io::Error::other(code.to_string()))? {
         Reply::Created { path, .. } => Ok(Waiter { node: path, session }),
         other => Err(io::Error::other(format!("unexpected {other:?}"))),
     }
@@ -111,11 +111,11 @@ fn ping(waiters: &mut [Waiter], count: u64, period: Duration) -> io::Result<Dura
             due += step;
             waiter.session.ask(&[Request::Ping])?;
             if let Some(before) = unanswered.replace(waiter) {
-                before.session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))?;
+                before.session.answer()?.map_err(|code| io::Error::other(code.to_string()))?;
             }
         }
         if let Some(last) = unanswered {
-            last.session.answer()?.map_err(|refused| io::Error::other(refused.code().to_string()))?;
+            last.session.answer()?.map_err(|code| io::Error::other(code.to_string()))?;
         }
     }
     Ok(begin.elapsed())
@@ -128,10 +128,10 @@ fn pass(waiters: &mut Vec<Waiter>, count: u64) -> io::Result<Vec<Duration>> {
         let [holder, next, ..] = waiters.as_mut_slice() else { break };
         let begin = Instant::now();
         holder.session.ask(&[Request::Delete { path: &holder.node, version: None }, Request::Close])?;
-        let change = next.session.change()?;
+        let event = next.session.change()?;
         times.push(begin.elapsed());
-        if change.kind != ChangeKind::Deleted {
-            return Err(io::Error::other(format!("unexpected {change:?}")));
+        if event.change != Change::Deleted {
+            return Err(io::Error::other(format!("unexpected {event:?}")));
         }
         waiters.remove(0);
     }

@@ -223,14 +223,12 @@ impl<O: KeeperIo> Keeper<'_, O> {
             self.place.borrow_mut().step = Step::Uncertain(id);
             let beat = self.beat_now();
             // Of several nodes the servers would say nothing anyway.
-            let stats = Some(&self.session.stats).filter(|stats| prefixes.len() == 1 && stats.may_be_known());
-            stats.inspect(|stats| stats.count_attempt());
+            let with_stat = prefixes.len() == 1 && !self.session.is_before_3_5.get();
             // Both requests leave back to back and are answered in order, so the list contains the nodes.
-            let created = session.create(&prefixes, &data, !self.is_single(), stats.is_some());
+            let created = session.create(&prefixes, &data, !self.is_single(), with_stat);
             let listed = session.children(lock.as_str());
             // The requests leave before the supervisor is told. It forks the guard then, perhaps on our processor.
             let (created, ()) = zip(created, self.tell_of_session(session)).await;
-            stats.inspect(|stats| stats.reset());
             match created {
                 Ok(Created { paths, stat }) => {
                     // A creation goes through the quorum, as a beat does; but it says nothing about nodes
@@ -253,13 +251,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     self.place.borrow_mut().step = Step::Nowhere;
                     return Ok(());
                 }
-                // Servers before 3.5. They have no containers either.
-                Err(Failure::Unimplemented) if stats.is_some() => {
-                    log::info!("the server is older than ZooKeeper 3.5");
-                    self.session.stats.mark_unknown();
-                    self.session.containers.mark_unknown();
-                    return Err(StepEnd::Reconnect);
-                }
+                Err(Failure::Unimplemented) if with_stat => return Err(self.note_before_3_5()),
                 Err(Failure::Unknown(why)) => {
                     log::info!("the contender may or may not have been created: {why}");
                     // As a rule the connection has gone, and this future is dropped before the time is over.
@@ -286,18 +278,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     async fn create_parents(&self, session: &O::Session, lock: &LockPath) -> Result<(), StepEnd> {
-        let containers = Some(&self.session.containers).filter(|containers| containers.may_be_known());
-        containers.inspect(|containers| containers.count_attempt());
-        let created = session.create_parents(lock.as_str(), containers.is_some()).await;
-        containers.inspect(|containers| containers.reset());
-        match created {
+        let containers = !self.session.is_before_3_5.get();
+        match session.create_parents(lock.as_str(), containers).await {
             Ok(()) => {}
             Err((Failure::NoNode, _)) => return Err(StepEnd::Final(Report::Refused(Refusal::NoChroot))),
-            Err((Failure::Unimplemented, _)) if containers.is_some() => {
-                log::info!("the server has no containers");
-                self.session.containers.mark_unknown();
-                return Err(StepEnd::Reconnect);
-            }
+            Err((Failure::Unimplemented, _)) if containers => return Err(self.note_before_3_5()),
             // Nodes that exist already are no error, so the caller can simply try again.
             Err((Failure::Unknown(_), _)) => self.io.sleep(PAUSE).await,
             Err((failure, node)) => {
@@ -306,6 +291,13 @@ impl<O: KeeperIo> Keeper<'_, O> {
             }
         }
         Ok(())
+    }
+
+    /// The server does not know a request that ZooKeeper has had since 3.5, and closes the connection over it.
+    fn note_before_3_5(&self) -> StepEnd {
+        log::info!("the server is older than ZooKeeper 3.5");
+        self.session.is_before_3_5.set(true);
+        StepEnd::Reconnect
     }
 
     /// Looks for the nodes of a creation whose reply was lost, and creates them if there are none.

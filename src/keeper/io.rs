@@ -37,7 +37,7 @@ pub trait KeeperIo {
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
     /// Goes on with a session whose connection was lost, however long that takes. [`Failure::SessionOver`]
-    /// means that the servers say they no longer have it. The caller has to compare the id.
+    /// means that the servers say they no longer have it.
     ///
     /// They may grant another timeout than before. If it is shorter, they count with it at once, whatever comes of this
     /// connection: `shortened` is told the timeout, and when the server was asked.

@@ -91,43 +91,9 @@ struct SessionState<S: Session> {
     connection: RefCell<Option<Rc<S>>>,
     /// The granted timeout, and before that the one to ask for.
     timeout: Cell<Duration>,
-    /// `createContainer`
-    containers: OptionalRequest,
-    /// `create2`, which answers with the stat of what it has created.
-    stats: OptionalRequest,
-}
-
-/// A kind of request that not all servers know. ZooKeeper has them since 3.5.
-///
-/// A server that does not know it says so and closes the connection; one that imitates ZooKeeper may just close it. So a
-/// request that stays unanswered twice in a row counts as unknown. If it was the network, there is little harm: what is
-/// asked for instead does the same, with one request more, or leaves nodes behind.
-#[derive(Default)]
-struct OptionalRequest {
-    /// How often it was asked without an answer.
-    unanswered: Cell<u32>,
-}
-
-impl OptionalRequest {
-    const ENOUGH: u32 = 2;
-
-    /// Whether it is worth a try.
-    fn may_be_known(&self) -> bool {
-        self.unanswered.get() < Self::ENOUGH
-    }
-
-    fn count_attempt(&self) {
-        self.unanswered.set(self.unanswered.get() + 1);
-    }
-
-    fn reset(&self) {
-        self.unanswered.set(0);
-    }
-
-    /// It is not asked again in this session.
-    fn mark_unknown(&self) {
-        self.unanswered.set(Self::ENOUGH);
-    }
+    /// Whether a server has said that it is older than ZooKeeper 3.5: it knows neither `create2`, which answers with the
+    /// stat of the new node, nor `createContainer`, and closes the connection over both.
+    is_before_3_5: Cell<bool>,
 }
 
 /// The beats that were answered, and the lease that follows from them.
@@ -189,8 +155,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
                 identity: RefCell::new(None),
                 connection: RefCell::new(None),
                 timeout: Cell::new(plan.settings.session_timeout),
-                containers: OptionalRequest::default(),
-                stats: OptionalRequest::default(),
+                is_before_3_5: Cell::new(false),
             },
             beats: Beats {
                 last: Cell::new(None),
@@ -378,13 +343,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             // So that the supervisor looks. If there is no room, it has other reports to read.
             self.io.report_if_room(&Report::Connection(Connectivity::Shortened(timeout)));
         };
-        let session = self.io.resume(timeout, identity, unreachable, shortened).await?;
-        // Servers that imitate ZooKeeper may create a new session instead of saying that the old one is
-        // gone.
-        if session.id() != id {
-            return Err(Failure::SessionOver);
-        }
-        Ok(session)
+        self.io.resume(timeout, identity, unreachable, shortened).await
     }
 
     fn report_unreachable(&self, reason: String) {

@@ -31,7 +31,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     Some(report) => or(watch, self.report_revoked(&report)).await,
                     None => watch.await,
                 },
-                Err(Failure::Unknown(_)) => Change::Unknown,
+                // The connection has gone, and this future is dropped in a moment.
+                Err(Failure::Unknown(_)) => {
+                    self.io.sleep(PAUSE).await;
+                    continue;
+                }
                 Err(Failure::NoNode) if !self.is_single() => return Err(StepEnd::Unseen(node.to_owned())),
                 // Nor is a single node ours that we may not read.
                 Err(Failure::Denied) if self.is_single() => Change::Deleted,
@@ -40,10 +44,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
             match change {
                 // Changed by our own beat, which publishes since when we hold, or by someone else who wrote
                 // to the node.
-                Change::Data => {}
+                Change::Other => {}
                 Change::Deleted => return Err(StepEnd::Gone(Loss::NodeDeleted)),
-                // The connection has gone, and this future is dropped in a moment.
-                Change::Unknown => self.io.sleep(PAUSE).await,
             }
         }
     }

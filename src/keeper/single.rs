@@ -102,7 +102,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         };
         match or(deleted, or(beating, changed)).await? {
             Change::Deleted => self.enqueue(session, lock, id).await,
-            Change::Data | Change::Unknown => Ok(()),
+            Change::Other => Ok(()),
         }
     }
 

@@ -276,8 +276,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Ok(match change {
                 Change::Deleted => Outlook::Left(watch[which].name.clone()),
                 // Perhaps it says that it holds.
-                Change::Data => Outlook::Again,
-                Change::Unknown => Outlook::Unclear,
+                Change::Other => Outlook::Again,
             })
         };
         // The contender that is next in line beats, so that it has a lease when its turn comes.

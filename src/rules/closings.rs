@@ -1,5 +1,4 @@
-//! Servers that close the connection over the creation of a contender each time: it is larger than their `jute.maxbuffer`, or
-//! they do not know the request and do not say so.
+//! Servers that close the connection over the creation of a contender each time: it is larger than their `jute.maxbuffer`.
 
 use std::time::Duration;
 

@@ -136,7 +136,7 @@ impl<'c, 'p> LoginExchange<'c, 'p> {
                 return Ok(Some(match result {
                     Ok(Reply::Token(token)) => Ok(token),
                     Ok(_) => Ok(vec![]),
-                    Err(refused) => Err(refused.code()),
+                    Err(code) => Err(code),
                 }));
             }
             match self.channel.read(&mut bytes) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::channel::{Channel, is_end, is_for_later, send};
 use super::failure;
 use super::watch::{Fired, Wanted};
-use super::{Change, Created, Expected, Failure, NodeStat, Session, Watch};
+use super::{Created, Expected, Failure, NodeStat, Session, Watch};
 use super::{acl, created};
 use crate::rules::child_name::ChildName;
 use crate::rules::contacts::Contact;
@@ -25,7 +25,7 @@ use crate::zookeeper::login::{Credential, Login, Protection};
 use crate::zookeeper::wire::connection::{Connection, ServerEvent};
 use crate::zookeeper::wire::error::Unsendable;
 use crate::zookeeper::wire::handshake::{Granted, Identity};
-use crate::zookeeper::wire::reply::{ChangeKind, Reply};
+use crate::zookeeper::wire::reply::Reply;
 use crate::zookeeper::wire::request::{NewNode, NodeKind, Request, Secret};
 
 /// Where a reply is put for the future that waits for it.
@@ -47,8 +47,6 @@ struct Waits {
 pub struct ClientSession<C> {
     channel: C,
     timeout: Duration,
-    opened: Instant,
-    identity: Identity,
     /// Who may do what with the nodes that we create.
     protection: Protection,
     wire: RefCell<Wire>,
@@ -81,10 +79,6 @@ impl<C: Channel> ClientSession<C> {
         Self {
             channel,
             timeout,
-            opened: connection.asked_at(),
-            // With the zxid of the opening, which is 0: a server that lags is to be made to catch up, not to be turned
-            // away from (docs/decisions.md).
-            identity: connection.identity().clone(),
             wire: RefCell::new(Wire {
                 connection,
                 watches: vec![],
@@ -258,11 +252,10 @@ impl Wire {
                 }
                 slot.replace(Some(result));
             }
-            ServerEvent::Changed(change) => {
-                let became = if change.kind == ChangeKind::Deleted { Change::Deleted } else { Change::Data };
-                for (_, fired) in self.watches.extract_if(.., |(path, _)| *path == change.path) {
+            ServerEvent::Changed(event) => {
+                for (_, fired) in self.watches.extract_if(.., |(path, _)| *path == event.path) {
                     if let Some(fired) = fired.upgrade() {
-                        fired.set(Some(became));
+                        fired.set(Some(event.change));
                     }
                 }
             }
@@ -276,11 +269,11 @@ impl<C: Channel> Session for ClientSession<C> {
     type Identity = Identity;
 
     fn identity(&self) -> Identity {
-        self.identity.clone()
+        self.wire.borrow().connection.identity().clone()
     }
 
     fn id(&self) -> i64 {
-        self.identity.id()
+        self.wire.borrow().connection.identity().id()
     }
 
     fn timeout(&self) -> Duration {
@@ -288,7 +281,7 @@ impl<C: Channel> Session for ClientSession<C> {
     }
 
     fn opened(&self) -> Instant {
-        self.opened
+        self.wire.borrow().connection.asked_at()
     }
 
     fn set_pace(&self, pace: Pace) {

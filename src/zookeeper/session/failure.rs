@@ -1,7 +1,7 @@
 //! What the answers of a server mean to those who have asked.
 
 use super::Failure;
-use crate::zookeeper::wire::error::{Code, RefusedRequest};
+use crate::zookeeper::wire::error::Code;
 use crate::zookeeper::wire::reply::Reply;
 
 impl From<Code> for Failure {
@@ -52,10 +52,4 @@ pub(super) fn of_login(scheme: &str) -> Failure {
 /// A reply of another kind than the request asks for cannot be: the connection has checked that.
 pub(super) fn unexpected(reply: &Reply) -> Failure {
     Failure::Refused(format!("unexpected reply {reply:?}"))
-}
-
-impl From<RefusedRequest> for Failure {
-    fn from(refused: RefusedRequest) -> Self {
-        refused.code().into()
-    }
 }

@@ -20,7 +20,7 @@ use crate::rules::child_name::ChildName;
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
-pub use crate::zookeeper::wire::reply::NodeStat;
+pub use crate::zookeeper::wire::reply::{Change, NodeStat};
 
 /// Why a request was not answered as hoped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +36,7 @@ pub enum Failure {
     NotLetIn(String),
     /// This server is ClickHouse Keeper, where a lock cannot be relied on.
     ClickHouseKeeper(String),
-    /// The server does not know this kind of request. A real server also closes the connection over it; one that only
-    /// imitates ZooKeeper may close it without this answer.
+    /// The server does not know this kind of request, and closes the connection over it.
     Unimplemented,
     /// The session is over; nothing more will come of it.
     SessionOver,
@@ -73,15 +72,6 @@ impl Failure {
                 .to_owned(),
         )
     }
-}
-
-/// What became of a watched node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    Deleted,
-    Data,
-    /// The connection was lost, and the watch with it.
-    Unknown,
 }
 
 /// A watch on a node that existed when it was set. Completes once. Dropping it takes the watch back.

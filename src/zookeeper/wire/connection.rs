@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::error::{Broken, Code, Malformed, RefusedRequest, Unsendable};
+use super::error::{Broken, Code, Malformed, Unsendable};
 use super::frames::{Inbox, LONGEST_REPLY, Outbox};
 use super::handshake::{Granted, Identity};
 use super::records::Reader;
@@ -19,7 +19,7 @@ pub enum ServerEvent<T> {
         tag: T,
         /// When the request was sent. The server has heard from us no earlier.
         sent: Instant,
-        result: Result<Reply, RefusedRequest>,
+        result: Result<Reply, Code>,
     },
     /// A watch has fired.
     Changed(WatchEvent),
@@ -42,7 +42,7 @@ struct Pending<T> {
 
 /// An established session over one connection.
 ///
-/// Requests are answered in the order in which they were made, except for three kinds that have an xid of their own.
+/// Requests are answered in the order in which they were made, except for pings and logins, which have an xid of their own.
 ///
 /// It does no I/O. The caller sends the bytes of [`Connection::to_send`], passes those that come to
 /// [`Connection::receive`], and takes the events. Only then does the caller compare the clock with
@@ -105,10 +105,6 @@ impl<T> Connection<T> {
     /// For the next connection, if this one is lost.
     pub const fn identity(&self) -> &Identity {
         &self.identity
-    }
-
-    pub const fn timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// When the server was asked for the session: its leader has heard from us no earlier.
@@ -206,21 +202,16 @@ impl<T> Connection<T> {
             let unexpected = Malformed::UnexpectedReply(header.xid);
             let index = answered(&self.pending, &header).ok_or(unexpected)?;
             let result = match header.refusal {
-                Some(code) => Err(RefusedRequest::Request(code)),
+                Some(code) => Err(code),
                 None => self.pending[index].form.read(&mut reader, &self.chroot)?,
             };
             // Servers before 3.6 say it of an operation of a multi.
-            if result.as_ref().is_err_and(|refused| refused.code() == Code::SessionMoved) {
+            if result == Err(Code::SessionMoved) {
                 return Err(Broken::SessionMoved);
             }
             let request = self.pending.remove(index).ok_or(unexpected)?;
             let sent = request.sent.ok_or(unexpected)?;
             self.has_answered = true;
-            // Not from events: more events of the same transaction may follow. Nor from the answer to a ping, which
-            // would keep a server away that is a moment behind.
-            if header.xid >= 0 {
-                self.identity.saw(header.zxid);
-            }
             return Ok(Some(ServerEvent::Answered { tag: request.tag, sent, result }));
         }
         Ok(None)

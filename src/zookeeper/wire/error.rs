@@ -71,27 +71,6 @@ impl Code {
     }
 }
 
-/// Why a request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusedRequest {
-    /// The request as a whole.
-    Request(Code),
-    /// Nothing of a multi was done because of one operation.
-    Operation {
-        /// Which of the operations, counted from 0.
-        index: usize,
-        code: Code,
-    },
-}
-
-impl RefusedRequest {
-    pub const fn code(self) -> Code {
-        match self {
-            Self::Request(code) | Self::Operation { code, .. } => code,
-        }
-    }
-}
-
 /// How the bytes differ from what ZooKeeper sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {

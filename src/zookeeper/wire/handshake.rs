@@ -17,13 +17,12 @@ const LONGEST_REPLY: usize = 1024;
 pub struct Identity {
     id: i64,
     password: Vec<u8>,
-    last_zxid: i64,
 }
 
 impl fmt::Debug for Identity {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "session {:#018x}, zxid {:#x}", self.id, self.last_zxid)
+        write!(f, "session {:#018x}", self.id)
     }
 }
 
@@ -31,24 +30,12 @@ impl Identity {
     pub const fn id(&self) -> i64 {
         self.id
     }
-
-    /// The newest transaction that the servers have shown to this session. Events of this and of earlier transactions
-    /// have all come: a server sends them before a reply that names the transaction.
-    pub const fn last_zxid(&self) -> i64 {
-        self.last_zxid
-    }
-
-    pub(super) fn saw(&mut self, zxid: i64) {
-        self.last_zxid = self.last_zxid.max(zxid);
-    }
 }
 
 /// A connection over which a server is asked for a session.
 ///
-/// A server closes the connection without an answer while it is starting or has no quorum, when it has too many clients,
-/// or when its last transaction is older than [`Identity::last_zxid`] (`ZooKeeperServer.processConnectRequest`). Another
-/// server may answer. If none does, all of them may have been restored from an older copy. Then a session can be
-/// opened, but not resumed.
+/// A server closes the connection without an answer while it is starting or has no quorum, and when it has too many
+/// clients (`ZooKeeperServer.processConnectRequest`). Another server may answer.
 #[derive(Debug)]
 pub struct Attempt {
     outbox: Outbox,
@@ -61,7 +48,7 @@ pub struct Attempt {
 
 impl Attempt {
     pub fn open(timeout: Duration) -> Self {
-        Self::new(Identity { id: 0, password: vec![0; 16], last_zxid: 0 }, timeout, false)
+        Self::new(Identity { id: 0, password: vec![0; 16] }, timeout, false)
     }
 
     pub fn resume(identity: Identity, timeout: Duration) -> Self {
@@ -74,7 +61,9 @@ impl Attempt {
         let mut to = RecordWriter::new(&mut record);
         // The version of the protocol, which has been 0 ever since.
         to.int(0);
-        to.long(asked.last_zxid);
+        // The last transaction that we saw. A server that knows less would close the connection; with 0, the `sync` that
+        // follows makes that server catch up (docs/decisions.md).
+        to.long(0);
         to.int(i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX));
         to.long(asked.id);
         to.buffer(&asked.password);
@@ -132,7 +121,7 @@ impl Attempt {
         if !password.is_empty() && password.iter().all(|byte| *byte == 0) {
             return Err(Broken::ClickHouseKeeper);
         }
-        let identity = Identity { id, password, last_zxid: self.asked.last_zxid };
+        let identity = Identity { id, password };
         Ok(Some(Granted { identity, timeout, asked_at, inbox: std::mem::take(&mut self.inbox) }))
     }
 }

@@ -1,6 +1,6 @@
 //! Replies and events, and how they are read.
 
-use super::error::{Code, Malformed, RefusedRequest};
+use super::error::{Code, Malformed};
 use super::records::Reader;
 use crate::rules::child_name::ChildName;
 
@@ -11,57 +11,40 @@ pub(super) const NOTIFICATION: i32 = -1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) xid: i32,
-    /// The last transaction that the server knew. 0 or less: it does not say.
-    pub(super) zxid: i64,
     pub(super) refusal: Option<Code>,
 }
 
 impl Header {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { xid: from.int()?, zxid: from.long()?, refusal: Code::from_wire(from.int()?) })
+        // The last transaction that the server knew is between them.
+        let (xid, _zxid) = (from.int()?, from.long()?);
+        Ok(Self { xid, refusal: Code::from_wire(from.int()?) })
     }
 }
 
-/// What a server says of a node (jute `Stat`).
+/// What a server says of a node: the fields of jute's `Stat` that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeStat {
     /// The transaction that created it: the fencing token of a contender.
     pub czxid: i64,
-    /// The transaction that wrote its data last.
-    pub mzxid: i64,
     /// When it was created, in milliseconds since the Unix epoch on ZooKeeper's clock.
     pub created: i64,
     /// When its data were written last, likewise.
     pub written: i64,
     /// How often its data were written after its creation.
     pub version: i32,
-    /// How often a child came or went.
-    pub cversion: i32,
-    /// How often its ACL was changed.
-    pub aversion: i32,
     /// The session that it belongs to, 0 for a node that outlives its session.
     pub owner: i64,
-    pub data_length: i32,
-    pub num_children: i32,
-    /// The transaction in which a child last came or went.
-    pub pzxid: i64,
 }
 
 impl NodeStat {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            czxid: from.long()?,
-            mzxid: from.long()?,
-            created: from.long()?,
-            written: from.long()?,
-            version: from.int()?,
-            cversion: from.int()?,
-            aversion: from.int()?,
-            owner: from.long()?,
-            data_length: from.int()?,
-            num_children: from.int()?,
-            pzxid: from.long()?,
-        })
+        let (czxid, _mzxid) = (from.long()?, from.long()?);
+        let (created, written) = (from.long()?, from.long()?);
+        let (version, _cversion, _aversion) = (from.int()?, from.int()?, from.int()?);
+        let owner = from.long()?;
+        let (_data_length, _num_children, _pzxid) = (from.int()?, from.int()?, from.long()?);
+        Ok(Self { czxid, created, written, version, owner })
     }
 }
 
@@ -132,7 +115,7 @@ impl ReplyForm {
     }
 
     /// Reads the record after the header. `Ok(Err(_))`: a multi was refused, and its record says why.
-    pub(super) fn read(&self, from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, RefusedRequest>, Malformed> {
+    pub(super) fn read(&self, from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Code>, Malformed> {
         Ok(Ok(match self {
             Self::Nothing => Reply::Done,
             Self::Path => Reply::Created { path: path(from, chroot)?, stat: None },
@@ -156,11 +139,7 @@ const ERROR: i32 = -1;
 ///
 /// If one operation is refused, there are only errors: 0 for the operations before it, its own, and
 /// `RuntimeInconsistency` for those after it (`PrepRequestProcessor`, `DataTree.processTxn`).
-fn read_multi(
-    operations: &[i32],
-    from: &mut Reader<'_>,
-    chroot: &str,
-) -> Result<Result<Reply, RefusedRequest>, Malformed> {
+fn read_multi(operations: &[i32], from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Code>, Malformed> {
     let mut results = vec![];
     let mut errors = vec![];
     loop {
@@ -185,28 +164,22 @@ fn read_multi(
     if errors.is_empty() {
         return Ok(Ok(Reply::Multi(results)));
     }
-    let refused = |(index, code): (usize, Option<Code>)| Some(RefusedRequest::Operation { index, code: code? });
-    let mut reasons = errors.into_iter().enumerate().filter_map(refused);
-    let reason = reasons.find(|refused| refused.code() != Code::RuntimeInconsistency);
+    let reason = errors.into_iter().flatten().find(|code| *code != Code::RuntimeInconsistency);
     Ok(Err(reason.ok_or(Malformed::IncompleteMulti)?))
 }
 
 /// What became of a watched node (`Watcher.Event.EventType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeKind {
-    Created,
+pub enum Change {
     Deleted,
-    Data,
-    /// A child came or went.
-    Children,
-    /// Something that was not asked for, such as the end of a watch: its number.
-    Other(i32),
+    /// Any other change: it was created, its data were written, a child came or went.
+    Other,
 }
 
 /// A watch has fired, and is used up (jute `WatcherEvent`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
-    pub kind: ChangeKind,
+    pub change: Change,
     /// To which node, below the chroot.
     pub path: String,
 }
@@ -214,17 +187,14 @@ pub struct WatchEvent {
 impl WatchEvent {
     /// `None`: it is about no node.
     pub(super) fn read(from: &mut Reader<'_>, chroot: &str) -> Result<Option<Self>, Malformed> {
-        let kind = match from.int()? {
+        let change = match from.int()? {
             -1 => return Ok(None),
-            1 => ChangeKind::Created,
-            2 => ChangeKind::Deleted,
-            3 => ChangeKind::Data,
-            4 => ChangeKind::Children,
-            other => ChangeKind::Other(other),
+            2 => Change::Deleted,
+            _ => Change::Other,
         };
         // The state of the session: connected.
         let _state = from.int()?;
-        Ok(Some(Self { kind, path: path(from, chroot)? }))
+        Ok(Some(Self { change, path: path(from, chroot)? }))
     }
 }
 

@@ -47,8 +47,6 @@ pub enum NodeKind {
     Persistent,
     /// As long as the session at most.
     Ephemeral,
-    /// Until it is deleted, with a number.
-    PersistentSequential,
     /// As long as the session at most, with a number.
     EphemeralSequential,
 }
@@ -117,17 +115,6 @@ pub enum Request<'a> {
     /// A token of SASL. A server that demands SASL closes the connection over anything else before that, pings included. It
     /// does not count a token as a sign of life (`ZooKeeperServer.processPacket`).
     Sasl(Secret<'a>),
-    /// Sets the watches of a lost connection anew. The server tells of what has changed since, before it replies.
-    SetWatches {
-        /// [`Identity::last_zxid`](super::handshake::Identity::last_zxid), as the lost connection left it.
-        since: i64,
-        /// Paths watched by [`Request::GetData`], or by [`Request::Exists`] on nodes that existed.
-        data: &'a [&'a str],
-        /// Paths watched by [`Request::Exists`] on nodes that did not exist.
-        exists: &'a [&'a str],
-        /// Paths watched by [`Request::GetChildren`] or [`Request::GetChildren2`].
-        children: &'a [&'a str],
-    },
     /// Closes the session; its ephemeral nodes go with it. The last request of a connection.
     Close,
 }

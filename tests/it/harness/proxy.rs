@@ -80,7 +80,6 @@ struct State {
     traps: Vec<Arc<TrapState>>,
     unknown: Vec<Op>,
     /// The requests that do not reach the server: the connection is reset instead.
-    fatal: Vec<Op>,
     /// The session timeout that the server is asked for, whatever clients want.
     timeout: Option<Duration>,
     mistakes: Vec<Mistake>,
@@ -231,11 +230,6 @@ impl Proxy {
     /// does that is older than they are.
     pub(crate) fn make_unknown(&self, op: Op) {
         self.shared.change(|state| state.unknown.push(op));
-    }
-
-    /// A request of this kind resets its connection, as one that some imitation of a server does not know.
-    pub(crate) fn make_fatal(&self, op: Op) {
-        self.shared.change(|state| state.fatal.push(op));
     }
 
     /// Clients are not told of the deletion of the node at `path`, chroot and all. `haunts`: they are also shown the

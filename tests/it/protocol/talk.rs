@@ -7,7 +7,7 @@ use std::time::Duration;
 use zklock::rules::pace::Pace;
 use zklock::system::clock;
 use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
-use zklock::zookeeper::wire::error::{Broken, RefusedRequest};
+use zklock::zookeeper::wire::error::{Broken, Code};
 use zklock::zookeeper::wire::handshake::{Attempt, Identity};
 use zklock::zookeeper::wire::reply::{NodeStat, Reply, WatchEvent};
 use zklock::zookeeper::wire::request::Request;
@@ -80,7 +80,7 @@ fn begin<L: Line>(mut attempt: Attempt, mut line: L, chroot: &str) -> Option<Tal
             Err(other) => panic!("{other:?}"),
         }
     };
-    assert_eq!(granted.asked_at, asked_at);
+    assert_eq!((granted.asked_at, granted.timeout), (asked_at, TIMEOUT));
     let connection = Connection::new(granted, chroot, Pace::brisk(SILENCE * 6), clock::now());
     Some(Talk { line, connection, changes: vec![] })
 }
@@ -118,7 +118,7 @@ impl<L: Line> Talk<L> {
     }
 
     /// Waits for the answer to the request with this tag, which must be the next.
-    pub(super) fn answer(&mut self, expected: &str) -> Result<Reply, RefusedRequest> {
+    pub(super) fn answer(&mut self, expected: &str) -> Result<Reply, Code> {
         loop {
             match self.event().expect("a server that speaks the protocol").expect("an open connection") {
                 ServerEvent::Answered { tag, sent, result } => {
@@ -132,7 +132,7 @@ impl<L: Line> Talk<L> {
     }
 
     /// Makes a request and waits for its answer.
-    pub(super) fn call(&mut self, request: &Request<'_>) -> Result<Reply, RefusedRequest> {
+    pub(super) fn call(&mut self, request: &Request<'_>) -> Result<Reply, Code> {
         self.ask(request, "call");
         self.answer("call")
     }
@@ -158,14 +158,14 @@ impl<L: Line> Talk<L> {
 
 /// The path of a node that was created.
 #[track_caller]
-pub(super) fn path_of(reply: Result<Reply, RefusedRequest>) -> String {
+pub(super) fn path_of(reply: Result<Reply, Code>) -> String {
     let Ok(Reply::Created { path, .. }) = reply else { panic!("not created: {reply:?}") };
     path
 }
 
 /// The data of a node and its stat.
 #[track_caller]
-pub(super) fn data_of(reply: Result<Reply, RefusedRequest>) -> (Vec<u8>, NodeStat) {
+pub(super) fn data_of(reply: Result<Reply, Code>) -> (Vec<u8>, NodeStat) {
     let Ok(Reply::Data { data, stat }) = reply else { panic!("no data: {reply:?}") };
     (data, stat)
 }

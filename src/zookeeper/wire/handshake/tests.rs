@@ -25,7 +25,7 @@ fn reply_with(password: &[u8], protocol: i32, timeout: i32, id: i64, read_only: 
 }
 
 fn identity(id: i64) -> Identity {
-    Identity { id, password: vec![9; 16], last_zxid: 0x77 }
+    Identity { id, password: vec![9; 16] }
 }
 
 fn sent(mut attempt: Attempt) -> Attempt {
@@ -48,11 +48,11 @@ fn a_new_session_is_asked_for_with_zeros() {
 }
 
 #[test]
-fn a_session_is_resumed_with_what_it_has_seen() {
+fn a_session_is_resumed_by_id_and_password() {
     let attempt = Attempt::resume(identity(5), ASKED);
     let mut from = Reader::new(attempt.to_send());
     assert_eq!((from.int(), from.int()), (Ok(45), Ok(0)));
-    assert_eq!(from.long(), Ok(0x77));
+    assert_eq!(from.long(), Ok(0), "any server may go on with it, also one that lags");
     assert_eq!(from.int(), Ok(30_000));
     assert_eq!(from.long(), Ok(5));
     assert_eq!(from.buffer(), Ok([9; 16].as_slice()));
@@ -62,7 +62,7 @@ fn a_session_is_resumed_with_what_it_has_seen() {
 fn the_last_byte_of_the_reply_may_be_missing() {
     for read_only in [None, Some(false)] {
         let granted = sent(Attempt::open(ASKED)).receive(&reply(4000, 5, read_only)).unwrap().unwrap();
-        assert_eq!(granted.identity, Identity { last_zxid: 0, ..identity(5) });
+        assert_eq!(granted.identity, identity(5));
         assert_eq!((granted.timeout, granted.asked_at), (Duration::from_secs(4), SENT));
     }
 }
@@ -113,7 +113,7 @@ fn an_answer_before_the_question_is_none() {
 
 #[test]
 fn the_password_is_not_shown() {
-    let shown = "session 0x0000000000000005, zxid 0x77";
+    let shown = "session 0x0000000000000005";
     assert_eq!(format!("{:?}", identity(5)), shown);
     let attempt = format!("{:?}", Attempt::resume(identity(5), ASKED));
     assert_eq!(

@@ -7,18 +7,15 @@ use crate::zookeeper::wire::reply::{CREATE, CREATE2, ReplyForm};
 /// The flag of a container in a `CreateRequest` (`CreateMode.CONTAINER`).
 const CONTAINER: i32 = 4;
 
-/// The xids of requests, and of their replies, that may come out of turn (`ClientCnxn.PING_XID`, `AUTHPACKET_XID` and
-/// `SET_WATCHES_XID`).
+/// The xids of requests, and of their replies, that may come out of turn (`ClientCnxn.PING_XID`, `AUTHPACKET_XID`).
 pub(in crate::zookeeper::wire) const PING: i32 = -2;
 pub(in crate::zookeeper::wire) const AUTH: i32 = -4;
-pub(in crate::zookeeper::wire) const SET_WATCHES: i32 = -8;
 
 impl NodeKind {
     const fn flags(self) -> i32 {
         match self {
             Self::Persistent => 0,
             Self::Ephemeral => 1,
-            Self::PersistentSequential => 2,
             Self::EphemeralSequential => 3,
         }
     }
@@ -43,10 +40,6 @@ impl Paths<'_> {
             to.string(acl.id);
         });
         to.int(flags);
-    }
-
-    fn list(&self, to: &mut RecordWriter<'_>, paths: &[&str]) {
-        to.vector(paths, |to, path| self.path(to, path));
     }
 }
 
@@ -83,7 +76,6 @@ impl Request<'_> {
             Self::Create2 { .. } => CREATE2,
             Self::CreateContainer(_) => 19,
             Self::Auth { .. } => 100,
-            Self::SetWatches { .. } => 101,
             Self::Sasl(_) => 102,
             Self::Close => -11,
         }
@@ -94,7 +86,6 @@ impl Request<'_> {
         match self {
             Self::Ping => Some(PING),
             Self::Auth { .. } => Some(AUTH),
-            Self::SetWatches { .. } => Some(SET_WATCHES),
             _ => None,
         }
     }
@@ -155,12 +146,6 @@ impl Request<'_> {
                 to.buffer(credentials.0);
             }
             Self::Sasl(token) => to.buffer(token.0),
-            Self::SetWatches { since, data, exists, children } => {
-                to.long(*since);
-                paths.list(to, data);
-                paths.list(to, exists);
-                paths.list(to, children);
-            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What one connection through the proxy does with the bytes of its two directions.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -203,7 +203,6 @@ impl Connection {
                 frame.set_timeout(timeout);
             }
             if let Some(request) = Request::parse(self.number, &frame) {
-                let is_fatal = shared.lock().fatal.contains(&request.op);
                 shared.change(|state| {
                     if state.unknown.contains(&request.op) {
                         frame.set_op(Op::Unknown);
@@ -215,9 +214,6 @@ impl Connection {
                     }
                     state.requests.push(request);
                 });
-                if is_fatal {
-                    return Err(ErrorKind::ConnectionReset.into());
-                }
             }
             self.up.push(frame.bytes, flow, None);
         }

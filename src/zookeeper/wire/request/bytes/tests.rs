@@ -65,22 +65,6 @@ fn every_part_of_a_multi_has_a_header() {
 }
 
 #[test]
-fn watches_are_set_anew_by_kind() {
-    let request = Request::SetWatches { since: 9, data: &["/a"], exists: &[], children: &["/b", "/"] };
-    let expected = fields(|to| {
-        header(to, 101);
-        to.long(9);
-        to.int(1);
-        to.string("/jobs/a");
-        to.int(0);
-        to.int(2);
-        to.string("/jobs/b");
-        to.string("/jobs");
-    });
-    assert_eq!(written(&request, "/jobs"), expected);
-}
-
-#[test]
 fn the_root_is_the_chroot() {
     for (chroot, path) in [("", "/"), ("/jobs", "/jobs")] {
         let expected = fields(|to| {
