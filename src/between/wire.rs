@@ -42,19 +42,6 @@ impl Link {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
     }
 
-    /// Whether the kernel is to kill this process as soon as the other side says something or goes (F_SETSIG, fcntl(2)): for
-    /// a process that waits for something else.
-    pub fn kill_at_news(&self, is_so: bool) {
-        const F_SETSIG: i32 = 10;
-        let flags = libc::O_NONBLOCK | if is_so { libc::O_ASYNC } else { 0 };
-        let pid = std::process::id().cast_signed();
-        #[expect(unsafe_code, reason = "nix's fcntl knows neither F_SETSIG nor F_SETOWN")]
-        for (command, number) in [(libc::F_SETOWN, pid), (F_SETSIG, libc::SIGKILL), (libc::F_SETFL, flags)] {
-            // SAFETY: the descriptor is open, and these commands take a number.
-            unsafe { libc::fcntl(self.socket.as_raw_fd(), command, number) };
-        }
-    }
-
     pub fn receive<T: DeserializeOwned>(&self) -> Received<T> {
         let mut buffer = self.buffer.borrow_mut();
         if buffer.is_empty() {

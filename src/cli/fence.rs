@@ -10,17 +10,17 @@ use super::refusal::quoted;
 use super::subcommands::Subcommand;
 use super::values::Values;
 use crate::rules::duration;
-use crate::rules::fence;
 use crate::rules::lease::Span;
 use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
 use crate::rules::settings::{Patience, Settings};
 use crate::rules::signal::Signal;
+use crate::rules::text::decimal;
 use crate::zookeeper::login::Login;
 use crate::zookeeper::net::address::ConnectString;
 
 pub(super) fn read(values: &Values<'_>) -> Result<Plan, String> {
-    let token = values.get(&TOKEN, |text| fence::token(text).ok_or_else(|| "write a decimal number".to_owned()))?;
+    let token = values.get(&TOKEN, |text| decimal(text).ok_or_else(|| "write a decimal number".to_owned()))?;
     let token = token.ok_or_else(|| {
         "no token: neither --token nor ZKLOCK_TOKEN gives one (ssh, sudo and docker drop variables); write \
              --token \"$ZKLOCK_TOKEN\""

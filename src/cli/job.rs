@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::access::{Access, Messages};
 use super::config::Surroundings;
 use super::forms::JOB;
-use super::meaning::{connect_timeout, description, exit_status, kill_after, number, once_per, session_timeout};
+use super::meaning::{connect_timeout, description, exit_status, kill_after, once_per, session_timeout};
 use super::options::{
     COMMAND, CONFLICT_EXIT_CODE, DESCRIBE, KILL_AFTER, MAX_RUN, NO_SIGNAL, ONCE_PER, PUBLISH_COMMAND, SESSION_TIMEOUT,
     SIGNAL, WAIT_DESCENDANTS, WHILE,
@@ -20,6 +20,7 @@ use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Settings;
+use crate::rules::text::decimal;
 
 /// The plan of the main job for these arguments, the program's own name first, and the variables and files that
 /// `surroundings` has. An option wins over its variable, and that over the files; an empty variable counts as unset.
@@ -90,7 +91,7 @@ pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Pla
 
 fn hold(values: &Values<'_>) -> Result<Hold, String> {
     let process_id = |text: &str| {
-        let pid = number(text).filter(|pid: &i32| *pid > 0);
+        let pid = decimal(text).filter(|pid: &i32| *pid > 0);
         pid.ok_or_else(|| "write the number of a process, such as $$".to_owned())
     };
     let lasts_while = values.get(&WHILE, process_id)?;

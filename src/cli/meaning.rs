@@ -1,13 +1,12 @@
 //! What the values of single options mean. Each error says what to write.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use log::LevelFilter;
 
 use crate::rules::duration;
 use crate::rules::lease::Terms;
-use crate::rules::text::is_legible;
+use crate::rules::text::{decimal, is_legible};
 use crate::zookeeper::login::Protection;
 
 pub(super) fn once_per(text: &str) -> Result<Duration, String> {
@@ -82,14 +81,8 @@ pub(super) fn protection(text: &str) -> Result<Protection, String> {
     }
 }
 
-/// A number in decimal digits alone.
-pub(super) fn number<T: FromStr>(text: &str) -> Option<T> {
-    // Otherwise a sign would do.
-    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
-}
-
 pub(super) fn exit_status(text: &str) -> Result<u8, String> {
-    number(text).ok_or_else(|| "write a number from 0 to 255".to_owned())
+    decimal(text).ok_or_else(|| "write a number from 0 to 255".to_owned())
 }
 
 pub(super) fn description(text: &str) -> Result<Option<String>, String> {

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::meaning::number;
 use super::options::{AND, DIALECT, EXCLUSIVE, NONBLOCK, PERMITS, SHARED, TIMEOUT};
 use super::refusal::quoted;
 use super::values::Values;
@@ -13,6 +12,7 @@ use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Patience;
+use crate::rules::text::decimal;
 use crate::zookeeper::net::address::ConnectString;
 
 /// The further locks. A lock that is named twice is taken once.
@@ -44,7 +44,7 @@ pub(super) fn mode(values: &Values<'_>) -> Result<Mode, String> {
 }
 
 fn number_of_permits(text: &str) -> Result<NonZeroU32, String> {
-    number(text).ok_or_else(|| format!("write a number from 1 to {}", u32::MAX))
+    decimal(text).ok_or_else(|| format!("write a number from 1 to {}", u32::MAX))
 }
 
 /// `None`: the user has named none.

@@ -69,12 +69,13 @@ impl FenceKeeper<'_> {
             })));
             let _ = prctl::set_name(c"lock-waiter");
             // fcntl(2) waits for nothing else. There is nothing to be done before this process ends.
-            self.link.kill_at_news(true);
+            let news = self.link.as_fd();
+            let _ = signals::signal_at_news(news, std::process::id().cast_signed(), Signal::KILL);
             if self.link.receive::<Order>() != Received::Nothing {
                 exit_now(0);
             }
             self.fence.wait_for_turn()?;
-            self.link.kill_at_news(false);
+            signals::no_signal_at_news(news);
         }
         let _ = prctl::set_name(c"lock-keeper");
         Ok(())

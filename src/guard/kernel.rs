@@ -69,8 +69,7 @@ impl<'a> Fuse<'a> {
     }
 
     pub(super) fn remove(&self) {
-        // Removing cannot fail once the fuse was laid.
-        let _ = signals::control(self.0, libc::F_SETFL, 0);
+        signals::no_signal_at_news(self.0);
     }
 }
 

@@ -28,6 +28,7 @@ use crate::rules::lease::Limits;
 use crate::rules::signal::Signal;
 use crate::system::clock::{self, Alarm};
 use crate::system::fork::{close_all_but, exit_now};
+use crate::system::process::reap;
 use crate::system::signals::{self, Signals};
 
 /// How often to look at everything if nothing can be waited for, in milliseconds.
@@ -245,24 +246,16 @@ impl GuardIo for GuardProcess<'_> {
     }
 
     fn reap(&mut self) -> GuardReaped {
-        loop {
-            let mut status = 0;
-            #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
-            // SAFETY: waitpid(2) writes to `status` and nothing else.
-            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
-            return match pid {
-                0 => GuardReaped::NoMore,
-                // The proof that nothing is left.
-                ..0 if Errno::last() == Errno::ECHILD => GuardReaped::NoneLeft,
-                ..0 if Errno::last() == Errno::EINTR => continue,
-                ..0 => GuardReaped::NoMore,
-                _ if self.command.map(Pid::as_raw) != Some(pid) => GuardReaped::Other,
-                _ if libc::WIFSTOPPED(status) => GuardReaped::Stopped(libc::WSTOPSIG(status)),
-                _ => {
-                    self.command = None;
-                    GuardReaped::Ended(status)
-                }
-            };
+        match reap(libc::WUNTRACED) {
+            // The proof that nothing is left.
+            Err(Errno::ECHILD) => GuardReaped::NoneLeft,
+            Err(_) | Ok(None) => GuardReaped::NoMore,
+            Ok(Some((pid, _))) if self.command != Some(pid) => GuardReaped::Other,
+            Ok(Some((_, status))) if libc::WIFSTOPPED(status) => GuardReaped::Stopped(libc::WSTOPSIG(status)),
+            Ok(Some((_, status))) => {
+                self.command = None;
+                GuardReaped::Ended(status)
+            }
         }
     }
 

@@ -4,15 +4,12 @@ use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::future::pending;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nix::fcntl::OFlag;
 use nix::poll::PollFlags;
 use nix::sys::prctl;
-use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
 use super::io::KeeperIo;
@@ -32,6 +29,7 @@ use crate::rules::offer::Loan;
 use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::text::stored;
 use crate::system::clock;
+use crate::system::files::null;
 use crate::system::lookup;
 use crate::system::namespaces;
 use crate::system::reactor::Reactor;
@@ -97,10 +95,9 @@ pub fn run(birth: KeeperBirth<'_>) {
 /// Detaches the process: out of reach of terminals, and with standard input and output detached.
 pub fn detach() -> anyhow::Result<()> {
     setsid()?;
-    let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty());
-    let null = null.context("cannot open /dev/null")?;
-    dup2_stdin(null.as_fd())?;
-    dup2_stdout(null.as_fd())?;
+    let null = null().context("cannot open /dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(null)?;
     Ok(())
 }
 

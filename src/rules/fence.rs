@@ -1,10 +1,6 @@
 //! `zklock fence`: which token wins, and what its two files say.
 
-/// A fencing token, as it is written on a command line: a decimal number and nothing else.
-pub fn token(text: &str) -> Option<u64> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    if digits { text.parse().ok() } else { None }
-}
+use super::text::decimal;
 
 /// What FILE says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +17,7 @@ impl SeenToken {
     /// Reads what [`record`] has written; a person may have left out the line feed.
     pub fn read(text: &[u8]) -> Self {
         let text = str::from_utf8(text).ok();
-        let seen = text.and_then(|text| token(text.strip_suffix('\n').unwrap_or(text)));
+        let seen = text.and_then(|text| decimal(text.strip_suffix('\n').unwrap_or(text)));
         seen.map_or(Self::Garbage, Self::Token)
     }
 

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use nix::sys::signal::Signal as Named;
 
+use super::text::decimal;
+
 /// A signal that exists on this system: 1 to `SIGRTMAX`, see signal(7).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Signal(i32);
@@ -88,7 +90,7 @@ impl FromStr for Signal {
             return Ok(Self(named as i32));
         }
         let number = if let Some(above) = name.strip_prefix("RTMIN") {
-            distance(above, '+').map(|above| libc::SIGRTMIN() + above)
+            distance(above, '+').map(|above| libc::SIGRTMIN().saturating_add(above))
         } else if let Some(below) = name.strip_prefix("RTMAX") {
             distance(below, '-').map(|below| libc::SIGRTMAX() - below).filter(|number| *number >= libc::SIGRTMIN())
         } else {
@@ -103,12 +105,6 @@ impl FromStr for Signal {
 /// How far a real-time signal is from the first or the last: nothing at all, or a number behind this sign.
 fn distance(text: &str, sign: char) -> Option<i32> {
     if text.is_empty() { Some(0) } else { text.strip_prefix(sign).and_then(decimal) }
-}
-
-/// A number of at most three digits and nothing else: `i32::from_str` would accept a sign.
-fn decimal(text: &str) -> Option<i32> {
-    let plain = (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-    if plain { text.parse().ok() } else { None }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Text of unknown origin, and the only way for it to a terminal.
+//! Text of unknown origin: numbers in it, and the only way for it to a terminal.
 
 use std::fmt::Write as _;
+use std::str::FromStr;
 
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr as _;
@@ -58,6 +59,11 @@ impl Legible {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// A number in decimal digits alone: `from_str` would take a sign as well.
+pub fn decimal<T: FromStr>(text: &str) -> Option<T> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
 /// The longest text, in characters, that [`printable`] returns.

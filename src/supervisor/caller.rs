@@ -149,7 +149,7 @@ impl Caller {
         if !std::mem::replace(&mut self.is_told, true) {
             log::info!("sending {signal} to process {}", process.pid);
             let sent = match &self.pidfd {
-                Some(pidfd) => process::pidfd_send_signal(pidfd, signal),
+                Some(pidfd) => process::pidfd_send_signal(pidfd.as_fd(), signal).map_err(Into::into),
                 None if lending::lives(process).unwrap_or(false) => signals::send(process.pid.cast_signed(), signal),
                 None => Err(Errno::ESRCH.into()),
             };

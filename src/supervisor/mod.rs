@@ -10,7 +10,6 @@ mod effects; // does what the machine wants, and looks at our children
 mod job; // the guard and the command
 mod keeper; // the keeper's process
 mod readiness; // what a service manager is told
-mod reap; // children that have ended
 mod teller; // which notices are shown, and where
 pub mod turn; // the order of things in the loop
 mod wait; // what the loop sleeps for
@@ -27,7 +26,6 @@ use self::caller::{Caller, leave_stdout};
 use self::job::Job;
 use self::keeper::KeeperProcess;
 use self::readiness::Manager;
-use self::reap::reap;
 use self::teller::Teller;
 use self::turn::Turns;
 use self::wait::Ready;
@@ -46,6 +44,7 @@ use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::system::clock::{self, Alarm};
+use crate::system::process;
 use crate::system::secrets;
 use crate::system::signals::{self, Signals};
 use crate::system::terminal::say;
@@ -339,10 +338,11 @@ impl<'p> Supervisor<'p> {
     fn reap(&mut self) {
         self.child_signals.clear();
         for _ in 0..REAPS {
-            let Some((pid, end)) = reap() else {
+            let Ok(Some((pid, status))) = process::reap(0) else {
                 self.ready.children = false;
                 return;
             };
+            let end = program::end_of(status);
             self.writer.ended(pid);
             self.job.reaped(pid, end);
             if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {

@@ -1,7 +1,7 @@
 //! One process, as /proc shows it.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -106,12 +106,27 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 }
 
 /// Sends a signal to the process of a descriptor (pidfd_send_signal(2)).
-pub fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
+pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> nix::Result<()> {
     let nothing = std::ptr::null::<libc::siginfo_t>();
     #[expect(unsafe_code, reason = "neither nix nor std has pidfd_send_signal(2)")]
     // SAFETY: the descriptor is open; with no siginfo the call reads no memory of ours.
     let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal.number(), nothing, 0) };
-    Ok(Errno::result(result).map(drop)?)
+    Errno::result(result).map(drop)
+}
+
+/// The next child that has ended, or, if `flags` say so, was stopped, with its status of waitpid(2). `None`: none has.
+/// ECHILD: there are no children.
+pub fn reap(flags: i32) -> nix::Result<Option<(Pid, i32)>> {
+    loop {
+        let mut status = 0;
+        #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
+        // SAFETY: waitpid(2) writes to `status` and nothing else.
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | flags) };
+        match Errno::result(pid) {
+            Err(Errno::EINTR) => {}
+            reaped => return reaped.map(|pid| (pid > 0).then(|| (Pid::from_raw(pid), status))),
+        }
+    }
 }
 
 /// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true

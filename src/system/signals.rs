@@ -291,15 +291,21 @@ pub fn continue_at_news(fd: BorrowedFd<'_>) -> nix::Result<()> {
 }
 
 /// Has the kernel send a signal to this process, or to this group if the number is negative, when something comes by this
-/// socket or pipe, or when its other end is closed. The kernel holds a reference to the process or the group.
+/// socket or pipe, or when its other end is closed. The kernel holds a reference to the process or the group. Reading
+/// from it does not wait after that.
 pub fn signal_at_news(fd: BorrowedFd<'_>, target: i32, signal: Signal) -> nix::Result<()> {
     control(fd, libc::F_SETOWN, target)?;
     control(fd, F_SETSIG, signal.number())?;
-    control(fd, libc::F_SETFL, libc::O_ASYNC)
+    control(fd, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK)
+}
+
+/// Takes [`signal_at_news`] back. That cannot fail where this has not failed.
+pub fn no_signal_at_news(fd: BorrowedFd<'_>) {
+    let _ = control(fd, libc::F_SETFL, libc::O_NONBLOCK);
 }
 
 /// fcntl(2) for a command that takes a number.
-pub fn control(fd: BorrowedFd<'_>, command: c_int, argument: c_int) -> nix::Result<()> {
+fn control(fd: BorrowedFd<'_>, command: c_int, argument: c_int) -> nix::Result<()> {
     #[expect(unsafe_code, reason = "nix's fcntl knows neither F_SETSIG nor F_SETOWN")]
     // SAFETY: the descriptor is open, and these commands take a number.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) };

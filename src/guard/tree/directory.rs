@@ -9,7 +9,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::read;
 
 use crate::rules::signal::Signal;
-use crate::system::process::Process;
+use crate::system::process::{Process, pidfd_send_signal};
 
 /// The size of what is read at once. It lies on the stack, several times at each level.
 const PIECE: usize = 512;
@@ -32,14 +32,11 @@ impl Directory {
 
     /// Sends a signal to this process, which has had the number `pid`. Returns whether that is allowed.
     pub(super) fn send(&self, pid: i32, signal: Signal) -> bool {
-        let nothing = std::ptr::null::<libc::siginfo_t>();
-        #[expect(unsafe_code, reason = "neither nix nor std has pidfd_send_signal(2)")]
-        // SAFETY: the descriptor is open; with no siginfo the call reads no memory of ours.
-        let result =
-            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal.number(), nothing, 0) };
-        // Before Linux 5.1, or in a sandbox that does not know the call: its parent has just been seen.
-        let has_failed = result < 0 && matches!(Errno::last(), Errno::ENOSYS | Errno::EPERM);
-        !has_failed || super::send(pid, signal)
+        match pidfd_send_signal(self.as_fd(), signal) {
+            // Before Linux 5.1, or in a sandbox that does not know the call: its parent has just been seen.
+            Err(Errno::ENOSYS | Errno::EPERM) => super::send(pid, signal),
+            Err(_) | Ok(()) => true,
+        }
     }
 }
 

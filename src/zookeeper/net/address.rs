@@ -9,6 +9,7 @@ use std::str::FromStr;
 use rustls::pki_types::ServerName;
 
 use crate::rules::lock_path;
+use crate::rules::text::decimal;
 
 /// The port where none is given. ZooKeeper's documentation uses it.
 const DEFAULT_PORT: u16 = 2181;
@@ -151,7 +152,8 @@ impl FromStr for HostPort {
         };
         let port = match port {
             None => DEFAULT_PORT,
-            Some(port) => port_number(port)
+            Some(port) => decimal(port)
+                .filter(|port| *port > 0)
                 .ok_or_else(|| format!("{text} has no valid port; write a number from 1 to 65535 after the colon"))?,
         };
         Ok(Self { host: host.to_owned(), port })
@@ -187,12 +189,6 @@ fn check_name(host: &str, text: &str) -> Result<(), String> {
 /// Letters, digits, `-`, `.`, and `_`, which DNS allows and many a container's name has.
 fn is_name_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')
-}
-
-/// Digits only: `u16::from_str` would accept a plus sign.
-fn port_number(text: &str) -> Option<u16> {
-    let port = if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok()? } else { 0 };
-    (port > 0).then_some(port)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What rustls does not tell of a certificate: as much of X.509 as that takes.
 
+use crate::rules::rfc3339::days;
+
 /// The tags of DER that are met on the way.
 const INTEGER: u8 = 0x02;
 const UTC_TIME: u8 = 0x17;
@@ -72,13 +74,6 @@ fn seconds(tag: u8, text: &str) -> Option<i64> {
     let mut next = || numbers.next().flatten();
     let (month, day, hour, minute, second) = (next()?, next()?, next()?, next()?, next()?);
     (1..=12).contains(&month).then(|| days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
-}
-
-/// Days from 1970-01-01. The years are counted from March, so that the leap day is the last of its year.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (153 * month + 2) / 5 + day
-        - 719_469
 }
 
 #[cfg(test)]
