@@ -7,7 +7,7 @@ use crate::rules::duration::{show, show_age, show_limit, show_measured};
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{self, LastRun};
 use crate::rules::lease::{NoRoom, Terms};
-use crate::rules::message::{Grant, Loss, QueueView, Remark};
+use crate::rules::message::{Grant, Loss, QueueView, Remark, Revoker};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::settings::Patience;
 use crate::zookeeper::net::address::ConnectString;
@@ -79,7 +79,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         // Its loss and its end.
         Notice::Refused(refusal) => (Error, refused(refusal, plan)),
         Notice::Lost(why) => (Error, format!("lost the {}: {}", run.the_locks(), run.lost(why))),
-        Notice::Revoked { by, stops } => (Error, run.revoked(by.as_deref(), *stops)),
+        Notice::Revoked { by, stops } => (Error, run.revoked(by, *stops)),
         Notice::TooLate => (Error, format!("lost the {}: this machine stalled; {}", run.the_locks(), not_begun(plan))),
         Notice::NotBegun => (Error, not_begun(plan).to_owned()),
         Notice::NotReleased { within, after_success } => run.not_released(*within, *after_success),
@@ -218,15 +218,15 @@ impl Telling<'_> {
         }
     }
 
-    fn revoked(&self, by: Option<&str>, stops: bool) -> String {
+    fn revoked(&self, by: &Revoker, stops: bool) -> String {
         let stopping = self.told_to_caller().unwrap_or("stopping the command");
         match by {
-            Some(token) if self.plan.fence.is_some() => {
+            Revoker::LaterHolder(token) => {
                 let what = if stops { stopping } else { "the command was not started" };
                 format!("a later holder has come, with the token {token} for {}: {what}", self.plan.request.lock)
             }
-            by => {
-                let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+            Revoker::User(user) => {
+                let by = user.as_ref().map(|user| format!(" by {user}")).unwrap_or_default();
                 let what = if stops { stopping } else { "leaving the queue" };
                 format!("asked{by} to give up {} (zklock break): {what}", self.locks())
             }
@@ -350,10 +350,8 @@ pub fn which_servers(given: bool) -> &'static str {
 }
 
 fn queue(view: &QueueView, now: Instant) -> String {
-    match view.position {
-        0 => held(view, now),
-        position => format!("{} of {}, {}", ordinal(position), view.total, held(view, now)),
-    }
+    let place = view.place.map(|(position, total)| format!("{} of {total}, ", ordinal(position)));
+    place.unwrap_or_default() + &held(view, now)
 }
 
 /// How long ago that was, with both on our clock.

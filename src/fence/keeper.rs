@@ -1,10 +1,12 @@
 //! The keeper of a fence. Only this process waits for files, so that a file system that does not answer holds up nothing
 //! else.
 
+use std::future::pending;
+use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::prctl;
 use nix::unistd::getppid;
@@ -16,10 +18,12 @@ use crate::keeper::process::detach;
 use crate::rules::fence::Holder;
 use crate::rules::guard::Stage;
 use crate::rules::lease::Span;
-use crate::rules::message::{Connectivity, Grant, GrantedLock, Order, Progress, QueueView, Refusal, Report};
+use crate::rules::message::{Connectivity, Grant, GrantedLock, Order, Progress, QueueView, Refusal, Report, Revoker};
 use crate::rules::signal::Signal;
 use crate::system::clock;
 use crate::system::fork::exit_now;
+use crate::system::futures::or;
+use crate::system::reactor::Reactor;
 use crate::system::signals;
 
 /// How long a run may take, after the grace of its command, to make way for a later holder. Then the guard kills.
@@ -38,18 +42,23 @@ pub(crate) struct FenceKeeper<'a> {
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
 pub(crate) fn run(birth: &FenceKeeper<'_>) {
-    if let Err(error) = detach() {
+    if let Err(error) = detach().and_then(|()| Ok(birth.live(&Reactor::new()?)?)) {
         log::error!("keeper: {error:#}");
-        return;
-    }
-    birth.report(&Report::Connection(Connectivity::Connected(Span::WITHOUT_END)));
-    match birth.take_turn() {
-        Ok(()) => birth.keep(),
-        Err(refusal) => birth.report(&Report::Refused(refusal)),
     }
 }
 
 impl FenceKeeper<'_> {
+    fn live(&self, reactor: &Reactor) -> io::Result<()> {
+        self.report(&Report::Connection(Connectivity::Connected(Span::WITHOUT_END)));
+        match self.take_turn() {
+            Ok(()) => reactor.run(self.keep(reactor)),
+            Err(refusal) => {
+                self.report(&Report::Refused(refusal));
+                Ok(())
+            }
+        }
+    }
+
     fn report(&self, report: &Report) {
         if let Err(error) = self.link.send(report) {
             log::info!("keeper: cannot tell {report:?}: {error}");
@@ -61,8 +70,7 @@ impl FenceKeeper<'_> {
             let process = |holder: Holder| format!("process {}, with the token {}", holder.pid, holder.token);
             self.report(&Report::Queue(Progress::Waiting(QueueView {
                 lock: self.fence.path.display().to_string(),
-                position: 0,
-                total: 0,
+                place: None,
                 next_in_line: true,
                 holder: holder.map_or_else(|| "another command".to_owned(), process),
                 held_since: None,
@@ -82,7 +90,7 @@ impl FenceKeeper<'_> {
     }
 
     /// It is our turn.
-    fn keep(&self) {
+    async fn keep(&self, reactor: &Reactor) {
         let now = clock::now();
         self.ties.write_lease(Span::without_end(now));
         let file = self.fence.path.display().to_string();
@@ -91,40 +99,51 @@ impl FenceKeeper<'_> {
             grant: Grant { first, and: vec![], session: 0, own_session: 0 },
             from: now,
         }));
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
-        let (mut later, mut kill_at, mut has_guard) = (None, None, true);
+        or(self.until_released(reactor), or(self.follow_guard(reactor), self.make_way(reactor))).await;
+    }
+
+    /// Takes the order to release, or sees that the supervisor has gone.
+    async fn until_released(&self, reactor: &Reactor) {
         loop {
-            // Watched before it is read: FILE is replaced, and the one that was there loses its name.
-            let is_watched = later.is_none() && inotify.as_ref().is_some_and(|inotify| self.watch(inotify));
-            if later.is_none() {
-                later = self.later();
-                kill_at = later.map(|_| clock::now() + self.fence.kill_after.saturating_add(SLACK));
-            }
-            if kill_at.take_if(|at| *at <= clock::now()).is_some() {
-                self.ties.revoke();
-            }
-            let mut fds = vec![PollFd::new(self.link.as_fd(), PollFlags::POLLIN)];
-            fds.extend(inotify.iter().map(|inotify| PollFd::new(inotify.as_fd(), PollFlags::POLLIN)));
-            fds.extend(has_guard.then(|| PollFd::new(self.ties.guards_gone.as_fd(), PollFlags::POLLIN)));
-            let look_again = (later.is_none() && !is_watched).then_some(LOOK_AGAIN);
-            let pause = kill_at.map(|at| at.saturating_since(clock::now())).or(look_again);
-            let pause = pause.map_or(PollTimeout::NONE, |pause| pause.try_into().unwrap_or(PollTimeout::MAX));
-            let _ = poll(&mut fds, pause);
-            let is_over = has_guard && fds.last().and_then(PollFd::any) == Some(true);
-            let _ = inotify.as_ref().map(Inotify::read_events);
             match self.link.receive() {
                 Received::Message(Order::Release) => return self.report(&Report::Released { was_busy: false }),
                 Received::Gone => return,
-                Received::Nothing => {}
-            }
-            if is_over {
-                has_guard = false;
-                // The supervisor may hang. If the guard has died, it is to kill what is left.
-                if self.ties.page.stage() == Stage::Empty {
-                    self.fence.end_turn();
-                }
+                Received::Nothing => reactor.ready(&self.link, PollFlags::POLLIN).await,
             }
         }
+    }
+
+    /// Ends our turn when nothing is left of the command: the supervisor may hang. If the guard has died, the supervisor is
+    /// to kill what is left. Never ends.
+    async fn follow_guard(&self, reactor: &Reactor) {
+        reactor.ready(self.ties.guards_gone, PollFlags::POLLIN).await;
+        if self.ties.page.stage() == Stage::Empty {
+            self.fence.end_turn();
+        }
+        pending().await
+    }
+
+    /// Looks for a later holder, and has the command stopped if there is one. Never ends.
+    async fn make_way(&self, reactor: &Reactor) {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
+        let token = loop {
+            // Watched before it is read: FILE is replaced, and the one that was there loses its name.
+            let watch = inotify.as_ref().filter(|inotify| self.watch(inotify));
+            match (self.later(), watch) {
+                (Some(token), _) => break token,
+                (None, Some(inotify)) => {
+                    reactor.ready(inotify, PollFlags::POLLIN).await;
+                    let _ = inotify.read_events();
+                }
+                (None, None) => reactor.sleep_until(clock::now() + LOOK_AGAIN).await,
+            }
+        };
+        self.report(&Report::Revoked(Revoker::LaterHolder(token)));
+        // A supervisor that is stopped would not read the report, so it is continued.
+        let _ = signals::send(getppid().as_raw(), Signal::CONT);
+        reactor.sleep_until(clock::now() + self.fence.kill_after.saturating_add(SLACK)).await;
+        self.ties.revoke();
+        pending().await
     }
 
     /// Whether the kernel tells when FILE is replaced.
@@ -133,13 +152,9 @@ impl FenceKeeper<'_> {
         inotify.add_watch(&self.fence.path, flags).is_ok()
     }
 
-    /// Looks for a later holder, and has the command stopped if there is one.
+    /// The token of a later holder, if there is one.
     fn later(&self) -> Option<u64> {
-        let seen = self.fence.seen().inspect_err(|why| log::warn!("cannot look for a later holder: {why:?}")).ok()?;
-        let later = seen.later_than(self.fence.token)?;
-        self.report(&Report::Revoked(Some(later.to_string())));
-        // A supervisor that is stopped would not read the report, so it is continued.
-        let _ = signals::send(getppid().as_raw(), Signal::CONT);
-        Some(later)
+        let seen = self.fence.seen().inspect_err(|why| log::warn!("cannot look for a later holder: {why:?}"));
+        seen.ok()?.later_than(self.fence.token)
     }
 }

@@ -5,7 +5,7 @@ use std::future::pending;
 use super::io::KeeperIo;
 use super::place::{Place, StepEnd};
 use super::{Keeper, PAUSE};
-use crate::rules::message::{Loss, Report};
+use crate::rules::message::{Loss, Report, Revoker};
 use crate::rules::revocation::Revocation;
 use crate::system::futures::{first_of, or};
 use crate::zookeeper::session::{Change, Failure, Session};
@@ -58,7 +58,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         if !self.place.borrow().own_nodes().iter().any(|own| own == node) {
             return Ok(None);
         }
-        let report = Report::Revoked(asked.by);
+        let report = Report::Revoked(Revoker::User(asked.by));
         if told.held { Ok(Some(report).filter(|_| !told.revoked)) } else { Err(StepEnd::Final(report)) }
     }
 

@@ -416,8 +416,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let held_at = read.and_then(|(_, stat)| card.held_at(stat.created, stat.written));
         Some(QueueView {
             lock: lock.to_string(),
-            position,
-            total: queue.size(),
+            place: Some((position, queue.size())),
             next_in_line: is_next_in_line(queue, watch),
             holder: card.phrase().unwrap_or_else(|| printable(holder)),
             held_since: held_at.map(|held_at| claim.on_our_clock(held_at)),

@@ -23,15 +23,23 @@ pub enum Report {
     /// The lock, or the place in the queue, is lost.
     Lost(Loss),
     Refused(Refusal),
-    /// We have been asked to give up the lock, or the place in the queue; by whom, if that is known, printable. A lock
-    /// that we hold is still held.
-    Revoked(Option<String>),
+    /// We have been asked to give up the lock, or the place in the queue. A lock that we hold is still held.
+    Revoked(Revoker),
     Remark(Remark),
     /// The contender node is gone and the session is closed.
     Released {
         /// Whether a contender of which we had told was before us up to the end.
         was_busy: bool,
     },
+}
+
+/// Who asks us to give up a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Revoker {
+    /// A user, such as `ops@db3`, printable; `None` if it is not known which.
+    User(Option<String>),
+    /// Of `zklock fence`: a later holder, who has this token.
+    LaterHolder(u64),
 }
 
 /// How the connection to the servers is.
@@ -92,10 +100,8 @@ pub enum Remark {
 pub struct QueueView {
     /// The lock that is waited for.
     pub lock: String,
-    /// Our place, counted from 1; 0 if there is no queue, as in the dialect `single`.
-    pub position: usize,
-    /// How many contenders there are.
-    pub total: usize,
+    /// Our place, counted from 1, and how many contenders there are. `None`: there is no queue, as in the dialect `single`.
+    pub place: Option<(usize, usize)>,
     /// Whether the end of a holder makes it our turn.
     pub next_in_line: bool,
     /// The first holder, printable: `db3 (ops, pid 4242, backup.sh)`, or its node's name.

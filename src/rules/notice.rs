@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::last_run::LastRun;
 use super::lease::{NoRoom, Terms};
-use super::message::{Grant, Loss, QueueView, Refusal, Remark};
+use super::message::{Grant, Loss, QueueView, Refusal, Remark, Revoker};
 use super::signal::Signal;
 
 /// One thing to tell.
@@ -66,8 +66,7 @@ pub enum Notice {
     Lost(LostWhy),
     /// Someone has asked us to give up the lock, or the place in the queue.
     Revoked {
-        /// By whom, if that is known, printable.
-        by: Option<String>,
+        by: Revoker,
         /// Whether there is a command to stop.
         stops: bool,
     },

@@ -51,8 +51,7 @@ fn the_waiting_line_names_place_and_holder() {
     let holder = "db3 (ops, pid 4242, backup.sh)".to_owned();
     let view = QueueView {
         lock: "/l".to_owned(),
-        position: 2,
-        total: 5,
+        place: Some((2, 5)),
         next_in_line: false,
         holder,
         held_since: Some(-60_000),

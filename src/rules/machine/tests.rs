@@ -9,7 +9,7 @@ use super::waiting::{KEEPER_CRASHES, LONGEST_KEEPER_PAUSE};
 use super::*;
 use crate::rules::event::{CommandEnd, CommandEvent, Recipient, Unstarted};
 use crate::rules::last_run::LastRun;
-use crate::rules::message::{Connectivity, Grant, GrantedLock, Loss, Progress, QueueView, Refusal, Remark};
+use crate::rules::message::{Connectivity, Grant, GrantedLock, Loss, Progress, QueueView, Refusal, Remark, Revoker};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 
 const START: Instant = Instant::from_boot(Duration::from_secs(1000));
@@ -34,8 +34,7 @@ fn terms() -> Terms {
 fn view() -> QueueView {
     QueueView {
         lock: "/l".to_owned(),
-        position: 2,
-        total: 2,
+        place: Some((2, 2)),
         next_in_line: true,
         holder: "db3".to_owned(),
         held_since: None,
@@ -261,7 +260,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Lost(Loss::SessionExpired)),
         Just(Report::Lost(Loss::SessionEnded)),
         Just(Report::Refused(Refusal::NoChroot)),
-        Just(Report::Revoked(None)),
+        Just(Report::Revoked(Revoker::User(None))),
         Just(Report::Borrows(vec![])),
         Just(Report::Released { was_busy: true }),
     ];

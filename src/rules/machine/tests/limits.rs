@@ -78,7 +78,7 @@ fn a_loss_after_max_run_is_76() {
 #[test]
 fn a_holder_that_is_asked_to_give_up_stops_then_kills_then_ends_in_76() {
     let mut run = Harness::running(settings());
-    run.event(Event::Keeper(Report::Revoked(Some("ops@db1".to_owned()))));
+    run.event(Event::Keeper(Report::Revoked(Revoker::User(Some("ops@db1".to_owned())))));
     assert!(run.doomed && !run.killed);
     // The lock is held meanwhile.
     run.beat();
@@ -95,14 +95,14 @@ fn a_holder_that_is_asked_to_give_up_stops_then_kills_then_ends_in_76() {
     assert_eq!(run.finished, None);
     run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Lost));
-    let told = Notice::Revoked { by: Some("ops@db1".to_owned()), stops: true };
+    let told = Notice::Revoked { by: Revoker::User(Some("ops@db1".to_owned())), stops: true };
     assert_eq!(run.notices[1..], [told]);
 }
 
 #[test]
 fn a_loss_after_a_request_to_give_up_kills_at_once() {
     let mut run = Harness::running(settings());
-    run.event(Event::Keeper(Report::Revoked(None)));
+    run.event(Event::Keeper(Report::Revoked(Revoker::User(None))));
     run.event(Event::Keeper(Report::Lost(Loss::NodeDeleted)));
     assert!(run.killed);
 }
@@ -117,11 +117,11 @@ fn a_contender_without_a_command_that_is_asked_to_give_up_leaves() {
         } else {
             run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
         }
-        run.event(Event::Keeper(Report::Revoked(None)));
+        run.event(Event::Keeper(Report::Revoked(Revoker::User(None))));
         assert!(run.released && !run.spawned);
         run.event(Event::Keeper(Report::Released { was_busy: true }));
         assert_eq!(run.finished, Some(Outcome::Lost));
-        assert!(run.said(|notice| *notice == Notice::Revoked { by: None, stops: false }));
+        assert!(run.said(|notice| *notice == Notice::Revoked { by: Revoker::User(None), stops: false }));
     }
 }
 
@@ -285,7 +285,7 @@ fn signals_reach_descendants_after_the_command() {
 fn a_command_that_is_to_stop_at_the_gate_never_begins() {
     let max_run = Some(Duration::from_secs(1));
     let lost = Event::Keeper(Report::Lost(Loss::NodeDeleted));
-    let revoked = Event::Keeper(Report::Revoked(None));
+    let revoked = Event::Keeper(Report::Revoked(Revoker::User(None)));
     let ends = [
         (Event::Timer, Outcome::RanOut),
         (Event::KeeperGone, Outcome::Lost),
