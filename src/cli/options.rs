@@ -232,7 +232,8 @@ pub(super) const VERBOSE: Opt = Opt {
 pub(super) const ONCE_PER: Opt = Opt {
     more: "Runs a job once per period on hosts with the same crontab. Use half of the shortest gap: 30m for an hourly job. The \
      period counts on ZooKeeper's clock, from the start of the last run with status 0 to the time when this run queued. \
-     A skipped run exits with 0. After a run that failed or was stopped, the next in the queue runs. For exclusive locks.",
+     A skipped run exits with 0. After a run that failed, was stopped, or got a signal such as TERM or HUP, the next in the \
+     queue runs. For exclusive locks.",
     value: Some("DURATION"),
     ..Opt::new("once-per", "Lock", "Skip if a successful run began in this time")
 };

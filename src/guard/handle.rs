@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
-use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
+use nix::unistd::{ForkResult, Pid, getpid, pipe2};
 
 use super::gate::{self, GuardBirth, Passage};
 use super::kernel::above;
@@ -22,6 +22,7 @@ use crate::rules::event::CommandEnd;
 use crate::rules::guard::{GuardRequest, Stage};
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
+use crate::system::fork::fork_bare;
 use crate::system::signals;
 
 /// A guard, as the supervisor sees it.
@@ -41,8 +42,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Forks a guard, and that forks the command's process, which waits at the gate. This process must have one thread
-    /// only. An error means that no guard could be forked. A guard that cannot fork the command's process exits.
+    /// Forks a guard, and that forks the command's process, which waits at the gate. An error means that no guard could be forked. A guard that cannot fork the command's process exits.
     pub fn start(birth: &GuardBirth<'_>, ties: &Ties) -> io::Result<Self> {
         let Some([guards_gone, guard_alive, guard_wake]) = ties.of_guard() else { return Err(Errno::ESRCH.into()) };
         ties.page.reset();
@@ -57,10 +57,7 @@ impl Guard {
         let fuse = above(fuse, guards_gone)?;
         signals::continue_at_news(link.as_fd())?;
         let supervisor = getpid();
-        #[expect(unsafe_code, reason = "the guard is a fork of the supervisor")]
-        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-        let forked = unsafe { fork() };
-        match forked {
+        match fork_bare() {
             Ok(ForkResult::Child) => {
                 signals::block_all();
                 drop((link, gate, failure, fuse));

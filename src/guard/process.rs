@@ -14,7 +14,7 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::prctl;
 use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
-use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, setsid, write};
+use nix::unistd::{ForkResult, Pid, getpid, getppid, pipe2, read, setpgid, setsid, write};
 
 use super::gate::{self, GuardBirth, Passage};
 use super::kernel::{self, Fuse, Timer, above};
@@ -27,7 +27,7 @@ use crate::rules::instant::Instant;
 use crate::rules::lease::Limits;
 use crate::rules::signal::Signal;
 use crate::system::clock::{self, Alarm};
-use crate::system::fork::{close_all_but, exit_now};
+use crate::system::fork::{close_all_but, exit_now, fork_bare};
 use crate::system::process::reap;
 use crate::system::signals::{self, Signals};
 
@@ -104,9 +104,7 @@ impl<'a> GuardProcess<'a> {
         let guard_alive = above(guard_alive.try_clone_to_owned()?, fuse.as_fd())?;
         let (waits, go) = pipe2(OFlag::O_CLOEXEC)?;
         let guard = getpid();
-        #[expect(unsafe_code, reason = "the command's process is a fork of this one")]
-        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-        let child = match unsafe { fork() }? {
+        let child = match fork_bare()? {
             ForkResult::Child => {
                 // It keeps the original of `guard_alive` until execve(2). The kernel kills it with the guard (PR_SET_PDEATHSIG), so
                 // that end does not outlast the guard.

@@ -17,7 +17,7 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getpgrp, getpid, getsid};
 
-use self::directory::{Directory, Numbers, Visit};
+use self::directory::{Directory, Numbers, PATH, Visit};
 use crate::rules::guard::{Children, Targets};
 use crate::rules::signal::Signal;
 use crate::system::{namespaces, proc, signals};
@@ -176,7 +176,12 @@ impl Tree {
             return;
         }
         let shared = origin.group.as_raw();
-        let is_run = directory::is_run(self.proc);
+        // A zklock has a program of the same name, wherever it is installed.
+        let mut room = [0; PATH];
+        let ours = directory::program(self.proc, c"self/exe", &mut room);
+        let is_run = |directory: &Directory| {
+            ours.is_some() && directory::program(directory.as_fd(), c"exe", &mut [0; PATH]) == ours
+        };
         self.walk(|_| false, &mut |process, directory, is_done| {
             if is_done {
                 return true;

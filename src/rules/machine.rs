@@ -196,7 +196,8 @@ fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Tr
     (State::Releasing(Release::after(now, outcome, frees_within)), vec![Effect::Release])
 }
 
-/// Whether a signal ends the wait for a lock, as it would end a program that does not handle it.
+/// Whether a signal ends the wait for a lock: those that are sent to end a program do. Others that end a program which does
+/// not handle them, such as SIGUSR1, are for the command.
 pub fn cancels(signal: Signal) -> bool {
     Signal::ENDING.contains(&signal)
 }

@@ -1,14 +1,16 @@
-//! How keepers, look-ups and the writer are made. The guard makes its processes itself: they need more care.
+//! How processes are made: keepers, look-ups and the writer by [`fork`]; guards and commands, which need more care, by
+//! [`fork_bare`].
 
 use std::ffi::CStr;
 use std::io;
+use std::iter;
 use std::os::fd::RawFd;
 
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Pid, getpid, getppid};
 
-use super::signals;
+use super::{proc, signals};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
@@ -19,13 +21,10 @@ pub enum Life {
 }
 
 /// Makes a process that calls `body`, and exits when that returns. It has a name for people, which also keeps
-/// `pkill zklock` from it. It blocks all signals, and of all descriptors it has those to `keep` alone. This process must
-/// have one thread only.
+/// `pkill zklock` from it. It blocks all signals, and of all descriptors it has those to `keep` alone.
 pub fn fork(name: &CStr, life: Life, keep: &[RawFd], body: impl FnOnce()) -> io::Result<Pid> {
     let parent = getpid();
-    #[expect(unsafe_code, reason = "the process runs our own code")]
-    // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-    match unsafe { nix::unistd::fork() }? {
+    match fork_bare()? {
         ForkResult::Parent { child } => Ok(child),
         ForkResult::Child => {
             signals::block_all();
@@ -44,6 +43,17 @@ pub fn fork(name: &CStr, life: Life, keep: &[RawFd], body: impl FnOnce()) -> io:
     }
 }
 
+/// fork(2).
+pub fn fork_bare() -> nix::Result<ForkResult> {
+    #[expect(unsafe_code, reason = "the child runs our own code")]
+    // SAFETY: no code of ours starts a thread. A library of LD_PRELOAD may have started one, which the child does not
+    // have. Then what that thread held locked stays locked in the child; the C library keeps its own locks, such as that of
+    // malloc(3), usable across fork(2), and of the other library the child calls nothing.
+    unsafe {
+        nix::unistd::fork()
+    }
+}
+
 /// Exits without running what exit(3) runs: in a fork that is not its own, and nothing is left to be written.
 pub fn exit_now(status: i32) -> ! {
     #[expect(unsafe_code, reason = "the standard library has exit(3) only")]
@@ -57,28 +67,17 @@ pub fn exit_now(status: i32) -> ! {
 pub fn close_all_but(keep: &[RawFd]) {
     let mut keep = keep.to_vec();
     keep.sort_unstable();
-    let mut from = 0;
-    for number in keep {
-        close_between(from, number);
-        from = number + 1;
-    }
-    close_between(from, RawFd::MAX);
-}
-
-/// Closes the descriptors from `from` up to, but not including, `to`.
-fn close_between(from: RawFd, to: RawFd) {
-    if from >= to {
-        return;
-    }
+    let begins = iter::once(0).chain(keep.iter().map(|number| number + 1));
+    let mut between = begins.zip(keep.iter().copied().chain([RawFd::MAX])).filter(|(begin, end)| begin < end);
     #[expect(unsafe_code, reason = "the descriptors belong to values that this process never uses")]
     // SAFETY: the calls touch no memory, and no value of this process uses the descriptors again.
     unsafe {
-        if libc::syscall(libc::SYS_close_range, from, to - 1, 0) == 0 {
+        if between.all(|(begin, end)| libc::syscall(libc::SYS_close_range, begin, end - 1, 0) == 0) {
             return;
         }
-        // Before Linux 5.9, or in a sandbox that does not know it.
-        let limit = libc::sysconf(libc::_SC_OPEN_MAX).clamp(0, 65_536);
-        for number in from..to.min(RawFd::try_from(limit).unwrap_or(1024)) {
+        // Before Linux 5.9, or in a sandbox that does not know the call.
+        let open = proc::numbers("self/fd").unwrap_or_else(|_| (0..65_536).collect());
+        for number in open.into_iter().filter(|number| !keep.contains(number)) {
             libc::close(number);
         }
     }

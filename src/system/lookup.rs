@@ -27,7 +27,7 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Makes a process with this name that answers each question. This process must have one thread only.
+    /// Makes a process with this name that answers each question.
     pub fn talk(name: &CStr, mut answer: impl FnMut(&[u8]) -> Vec<u8>) -> io::Result<Self> {
         // Messages come whole, and each side sees the end of the other.
         let (socket, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;

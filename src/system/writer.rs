@@ -86,7 +86,6 @@ impl Writer {
         self.start()
     }
 
-    /// This process must have one thread only.
     fn start(&mut self) -> Option<Pid> {
         self.is_tried = true;
         let keep = [self.texts.as_raw_fd(), libc::STDERR_FILENO];

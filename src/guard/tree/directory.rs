@@ -163,30 +163,17 @@ impl Numbers {
     }
 }
 
-/// Whether a process is a zklock: it executes the program of this one, or what an upgrade has put in its place. Not what
-/// stat(2) says of that: a file server that does not answer would block us.
-pub(super) fn is_run(proc: BorrowedFd<'_>) -> impl Fn(&Directory) -> bool {
-    let mut buffer = [0; PATH];
-    let length = program(proc, c"self/exe", &mut buffer);
-    move |directory| {
-        let mut path = [0; PATH];
-        let found = program(directory.as_fd(), c"exe", &mut path);
-        found.is_some() && found.map(|found| &path[..found]) == length.map(|length| &buffer[..length])
-    }
-}
+/// No path of a program is longer, as far as this goes.
+pub(super) const PATH: usize = 512;
 
-/// No program of that name is longer, as far as this goes.
-const PATH: usize = 512;
-
-/// The length of the path of the program that a process executes, without the kernel's mark that the file was deleted or
-/// replaced (proc_pid_exe(5)).
-fn program(directory: BorrowedFd<'_>, link: &CStr, path: &mut [u8; PATH]) -> Option<usize> {
+/// The name of the program that a process executes, without the kernel's mark that the file was deleted or replaced
+/// (proc_pid_exe(5)). Not what stat(2) says of the file: a file server that does not answer would block us.
+pub(super) fn program<'p>(directory: BorrowedFd<'_>, link: &CStr, path: &'p mut [u8; PATH]) -> Option<&'p [u8]> {
     #[expect(unsafe_code, reason = "nix's readlinkat allocates")]
     // SAFETY: the descriptor is open, the link ends with a NUL, and the call writes no more than the length that it is given.
     let length = unsafe { libc::readlinkat(directory.as_raw_fd(), link.as_ptr(), path.as_mut_ptr().cast(), PATH) };
-    let length = usize::try_from(length).ok()?;
-    let mark = b" (deleted)";
-    Some(if path[..length].ends_with(mark) { length - mark.len() } else { length })
+    let path = path.get(..usize::try_from(length).ok()?)?;
+    path.strip_suffix(b" (deleted)").unwrap_or(path).rsplit(|byte| *byte == b'/').next()
 }
 
 #[cfg(test)]

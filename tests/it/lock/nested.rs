@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 
 use crate::harness::poll;
 use crate::harness::process;
+use crate::harness::rights::Copies;
 use crate::harness::running::{Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
@@ -300,16 +301,19 @@ fn signal_at_a_terminal() {
     assert_eq!(lines.iter().filter(|line| line.contains("signal")).count(), 6, "{lines:#?}");
 }
 
-/// The inner run passes the stop signal on.
+/// The inner run passes the stop signal on, also if it is installed elsewhere.
 #[test]
 fn stop_signal_reaches_the_command_once() {
-    let scratch = Scratch::new();
-    let run = |max_run: &str| {
-        let outer = [LOCK, "--max-run", max_run, "-k", "3s"];
-        nested(&scratch, &outer, &[LOCK]).child(["--wait"]).run().expect_code(124)
-    };
-    // The shortest `--max-run` under which the inner command had time to start.
-    let started = ["300ms", "1s", "3s", "10s"].into_iter().map(run).find(|output| output.stdout().contains("ready"));
-    let output = started.expect("the inner command starts");
-    assert_eq!(output.stdout().matches("signal TERM").count(), 1, "{output}");
+    let (scratch, copies) = (Scratch::new(), Copies::new());
+    for inner in [binary().to_owned(), copies.add(binary(), 0o755)] {
+        let run = |max_run: &str| {
+            let outer = scratch.zklock().args([LOCK, "--max-run", max_run, "-k", "3s", "--"]);
+            outer.arg(&inner).arg(LOCK).child(["--wait"]).run().expect_code(124)
+        };
+        // The shortest `--max-run` under which the inner command had time to start.
+        let started = ["300ms", "1s", "3s", "10s"].into_iter().map(run);
+        let output = started.into_iter().find(|output| output.stdout().contains("ready"));
+        let output = output.expect("the inner command starts");
+        assert_eq!(output.stdout().matches("signal TERM").count(), 1, "{output}");
+    }
 }

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::rights::{AS_NOBODY, Copies, Right, mounted, refused};
-use crate::harness::running::{Running, only_line, silent};
+use crate::harness::running::{Running, finish, only_line, silent};
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::seccomp::filtering;
 use crate::harness::terminal::Terminal;
@@ -116,6 +116,21 @@ fn seccomp_profile_of_docker() {
     let job = scratch.zklock().args(GRACE).arg(LOCK).args(with_daemon(&scratch, &number, "wait")).run_by(by()).spawn();
     lose(job, number_in(&number));
     scratch.wait_queue(0);
+}
+
+/// As before Linux 5.9. The limit of open files does not tell how high the numbers are that are in use.
+#[test]
+fn without_close_range_all_descriptors_are_closed() {
+    let scratch = Scratch::new();
+    let filtered = filtering(&scratch, "DENY(SYS_close_range, ENOSYS),");
+    let script = "exec 900</dev/null && ulimit -S -n 100 && exec \"$@\"";
+    let by = ["bash".as_ref(), "-c".as_ref(), script.as_ref(), "bash".as_ref(), filtered.as_os_str()];
+    let mut job = scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]).run_by(by).spawn();
+    job.wait_stdout("ready");
+    for process in [job.keeper(), job.guard()] {
+        assert!(!Path::new(&format!("/proc/{process}/fd/900")).exists(), "{process}");
+    }
+    finish(&mut job);
 }
 
 #[test]
