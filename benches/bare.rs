@@ -18,7 +18,6 @@ use zklock::zookeeper::wire::request::Request;
 const NOW: Instant = Instant::from_boot(Duration::ZERO);
 
 /// The session, and what has come over its connection.
-#[derive(Debug)]
 pub(crate) struct Bare {
     socket: TcpStream,
     connection: Connection<()>,

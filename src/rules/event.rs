@@ -1,5 +1,6 @@
 //! What can happen in a run, and what is to be done about it.
 
+use super::guard::Targets;
 use super::instant::Instant;
 use super::message::{Grant, Report};
 use super::notice::Notice;
@@ -84,16 +85,6 @@ impl CommandEnd {
     }
 }
 
-/// To whom a signal is passed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recipient {
-    /// The command's process group, or its descendants when it has ended.
-    Command,
-    /// The command, or its descendants when it has ended, as far as the terminal has not sent it to them, because they are
-    /// not in our process group.
-    Outside,
-}
-
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -112,10 +103,11 @@ pub enum Effect {
     /// [`CommandEvent::StartFailed`] with this after the effects that follow, without [`Effect::Signal`], [`Effect::Stop`]
     /// and [`Effect::Kill`] among them.
     Recall(Unstarted),
-    /// Pass a signal on.
+    /// Pass a signal on: to the command's process group ([`Targets::Group`]), or to those that a signal of the terminal has not
+    /// reached ([`Targets::Strayed`]); once the command has ended, to its descendants.
     Signal {
         signal: Signal,
-        whom: Recipient,
+        whom: Targets,
     },
     /// Ask the command and all its descendants to stop.
     Stop(Signal),

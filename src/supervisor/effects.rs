@@ -6,7 +6,8 @@ use super::caller::Caller;
 use super::turn::{Snapshot, SupervisorIo};
 use super::{Ready, Supervisor};
 use crate::between::lending;
-use crate::rules::event::{CommandEvent, Effect, Event, Recipient};
+use crate::rules::event::{CommandEvent, Effect, Event};
+use crate::rules::guard::Targets;
 use crate::rules::instant::Instant;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
@@ -101,10 +102,8 @@ impl SupervisorIo for Supervisor<'_> {
                 return Ok(self.spawn(&grant, until)?.map(failed));
             }
             Effect::Recall(why) => return Ok(self.recall(why)),
-            Effect::Signal { signal, whom: Recipient::Command } => {
-                self.job.forward(signal, self.plan.settings.wait_descendants);
-            }
-            Effect::Signal { signal, whom: Recipient::Outside } => self.job.forward_outside(signal),
+            Effect::Signal { signal, whom: Targets::Strayed } => self.job.forward_to_strayed(signal),
+            Effect::Signal { signal, .. } => self.job.forward(signal, self.plan.settings.wait_descendants),
             Effect::Stop(signal) => {
                 // The caller has until SIGKILL to end. The stand-in ends once the caller has.
                 if !self.signal_caller(signal) {
@@ -132,7 +131,7 @@ impl SupervisorIo for Supervisor<'_> {
                 self.clear_screen();
                 signals::stop_by(signal).context("cannot stop")?;
                 // The kernel does not stop an orphaned group, and then nobody continues what has left it (setpgid(2)).
-                self.job.forward_outside(Signal::CONT);
+                self.job.forward_to_strayed(Signal::CONT);
                 // We may have been stopped for long, so anything may have come.
                 self.ready = Ready::ALL;
             }

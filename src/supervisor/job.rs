@@ -266,7 +266,7 @@ impl Job {
 
     /// Passes on a signal of the terminal to those that it has not reached, because they have left our process group, as
     /// timeout(1) does: to the command, and once that has ended, to its descendants.
-    pub(super) fn forward_outside(&self, signal: Signal) {
+    pub(super) fn forward_to_strayed(&self, signal: Signal) {
         if let Some(running) = self.answering() {
             // The guard is in another session, so for the kernel such a group is orphaned, and TSTP stops none of it
             // (setpgid(2)).

@@ -61,13 +61,6 @@ pub enum Sasl<'l> {
     },
 }
 
-impl fmt::Debug for Sasl<'_> {
-    /// Without the secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a login by SASL")
-    }
-}
-
 /// Who may do what with the nodes that we create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protection {

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use zklock::guard::program;
-use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, Recipient, Unstarted};
-use zklock::rules::guard::{self, GuardRequest, Stage};
+use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
+use zklock::rules::guard::{GuardRequest, Stage, Targets};
 use zklock::rules::guard_view::{CommandFate, GuardState, GuardView, Kill};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
@@ -545,12 +545,12 @@ impl State {
             Effect::DismissGuard => self.dismiss_guard(host),
             Effect::Spawn { grant, until } => return self.spawn(host, grant, micros(until.since_boot())),
             Effect::Recall(why) => return self.recall(host, why),
-            Effect::Signal { signal, whom: Recipient::Command } => {
+            Effect::Signal { signal, whom: Targets::Group | Targets::All } => {
                 // A process of our own needs no lease to go on.
                 if signal == Signal::CONT && self.hosts[host].hold.is_none() {
                     self.check_continue(host);
                 }
-                self.ask_guard(host, GuardRequest::Signal(signal, guard::Targets::Group));
+                self.ask_guard(host, GuardRequest::Signal(signal, Targets::Group));
             }
             Effect::Stop(signal) => {
                 let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
@@ -593,7 +593,7 @@ impl State {
             {
                 self.fail(format!("host {host} says that it starts its command, and does not"));
             }
-            Effect::Signal { whom: Recipient::Outside, .. } | Effect::Say(_) | Effect::Finish(_) => {}
+            Effect::Signal { whom: Targets::Strayed, .. } | Effect::Say(_) | Effect::Finish(_) => {}
             Effect::StopSelf(_) => self.hosts[host].frozen = true,
             Effect::EndKeeper => self.end_keeper(host),
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::ending::Release;
 use super::{Machine, State, Transition, cancels, release, stop_self};
-use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Recipient, Unstarted};
-use crate::rules::guard::{KILL_AGAIN, KILL_AGAIN_AT_MOST};
+use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted};
+use crate::rules::guard::{KILL_AGAIN, KILL_AGAIN_AT_MOST, Targets};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Lease;
 use crate::rules::message::{Loss, Report};
@@ -304,7 +304,7 @@ fn never_ran(
 
 /// A signal of the terminal has reached our process group.
 fn forward(signal: Signal, shared: bool) -> Effect {
-    Effect::Signal { signal, whom: if shared { Recipient::Outside } else { Recipient::Command } }
+    Effect::Signal { signal, whom: if shared { Targets::Strayed } else { Targets::Group } }
 }
 
 /// The command is to end, also if it is stopped.

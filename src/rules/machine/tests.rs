@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE, VERDICT_PATIENCE};
 use super::waiting::{KEEPER_CRASHES, LONGEST_KEEPER_PAUSE};
 use super::*;
-use crate::rules::event::{CommandEnd, CommandEvent, Recipient, Unstarted};
+use crate::rules::event::{CommandEnd, CommandEvent, Unstarted};
+use crate::rules::guard::Targets;
 use crate::rules::last_run::LastRun;
 use crate::rules::message::{Connectivity, Grant, GrantedLock, Loss, Progress, QueueView, Refusal, Remark, Revoker};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
@@ -480,11 +481,11 @@ fn a_dead_keeper_leaves_the_time_of_its_lease() {
 }
 
 fn command(signal: Signal) -> Effect {
-    Effect::Signal { signal, whom: Recipient::Command }
+    Effect::Signal { signal, whom: Targets::Group }
 }
 
 fn outside(signal: Signal) -> Effect {
-    Effect::Signal { signal, whom: Recipient::Outside }
+    Effect::Signal { signal, whom: Targets::Strayed }
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub fn shake_hands(attempt: &mut Attempt, channel: &impl Channel, resumes: bool)
             Ok(count) => match attempt.receive(&bytes[..count]) {
                 Ok(None) => {}
                 Ok(granted) => return Ok(granted),
-                Err(Broken::Expired | Broken::Another(_)) if resumes => return Err(Rejected::SessionOver),
+                Err(Broken::Expired) if resumes => return Err(Rejected::SessionOver),
                 // One server that goes on so with our session is that server's trouble: others may know better.
                 Err(Broken::ClickHouseKeeper) if !resumes => return Err(Rejected::ClickHouseKeeper),
                 Err(why) => {

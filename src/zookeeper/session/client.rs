@@ -32,7 +32,7 @@ use crate::zookeeper::wire::request::{NewNode, NodeKind, Request, Secret};
 type Slot = Rc<RefCell<Option<Result<Reply, Failure>>>>;
 
 /// What waits for a reply.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Waits {
     slot: Slot,
     /// The watch that is asked for, if any.
@@ -43,7 +43,6 @@ struct Waits {
 }
 
 /// An established session over one connection.
-#[derive(Debug)]
 pub struct ClientSession<C> {
     channel: C,
     timeout: Duration,
@@ -53,7 +52,6 @@ pub struct ClientSession<C> {
 }
 
 /// The state of the connection, and what waits for something to come over it.
-#[derive(Debug)]
 struct Wire {
     connection: Connection<Waits>,
     watches: Vec<(String, Weak<Fired>)>,

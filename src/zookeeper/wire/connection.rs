@@ -49,7 +49,6 @@ struct Pending<T> {
 /// [`Connection::ping_at`] and [`Connection::lost_at`]: after a pause, the reply may be there already.
 ///
 /// `T`: the tag by which the caller knows a request when its reply comes.
-#[derive(Debug)]
 pub struct Connection<T> {
     identity: Identity,
     timeout: Duration,

@@ -91,17 +91,7 @@ pub enum Malformed {
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not what ZooKeeper sends: ")?;
-        match self {
-            Self::PacketLength(length) => write!(f, "a packet of {length} bytes"),
-            Self::FieldLength(length) => write!(f, "a field of length {length}"),
-            Self::Truncated => f.write_str("a packet that ends too early"),
-            Self::UnexpectedReply(xid) => write!(f, "a reply to request {xid}, which is not due"),
-            Self::UnexpectedResult(kind) => write!(f, "a result of kind {kind}, which was not asked for"),
-            Self::IncompleteMulti => f.write_str("a multi without all results"),
-            Self::OutsideChroot => f.write_str("a path outside the chroot"),
-            Self::ChildName => f.write_str("a child whose name is not one component of a path"),
-        }
+        write!(f, "not what ZooKeeper sends: {self:?}")
     }
 }
 
@@ -111,10 +101,8 @@ pub enum Broken {
     Malformed(Malformed),
     /// The server has seen the session on another connection, perhaps a late one of our own (ZOOKEEPER-710).
     SessionMoved,
-    /// The session that was to be resumed is over.
+    /// The session that was to be resumed is over, or the server went on with another one.
     Expired,
-    /// Another session was to be resumed; the server resumed the one with this id.
-    Another(i64),
     ReadOnly,
     /// It is ClickHouse Keeper, or made from it.
     ClickHouseKeeper,
@@ -132,7 +120,6 @@ impl fmt::Display for Broken {
             Self::Malformed(malformed) => malformed.fmt(f),
             Self::SessionMoved => f.write_str("the session has moved to another connection"),
             Self::Expired => f.write_str("the session has expired"),
-            Self::Another(id) => write!(f, "the server went on with another session, {id:#018x}"),
             Self::ReadOnly => f.write_str("the server only serves reads"),
             Self::ClickHouseKeeper => f.write_str("the server is ClickHouse Keeper"),
         }

@@ -1,8 +1,6 @@
 //! Packets: each begins with its length, in four bytes.
 //!
-//! Some packets have passwords in them, so `Debug` shows no bytes.
-
-use std::fmt;
+//! Some packets have passwords in them, so what holds their bytes has no `Debug`.
 
 use super::error::Malformed;
 
@@ -53,12 +51,6 @@ impl Inbox {
     }
 }
 
-impl fmt::Debug for Inbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.bytes.len() - self.taken)
-    }
-}
-
 /// The bytes that are to be sent.
 #[derive(Default)]
 pub struct Outbox {
@@ -104,12 +96,6 @@ impl Outbox {
     /// The same, once all is sent that is to be sent now.
     pub const fn total(&self) -> u64 {
         self.before + self.bytes.len() as u64
-    }
-}
-
-impl fmt::Debug for Outbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.to_send().len())
     }
 }
 

@@ -1,6 +1,5 @@
 //! From a connection to a session: the first request and its reply, which have no header.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::error::{Broken, Malformed};
@@ -12,18 +11,11 @@ use crate::rules::instant::Instant;
 /// The longest reply to the first request that is believed. It has 37 bytes.
 const LONGEST_REPLY: usize = 1024;
 
-/// The part of a session that outlives its connection.
+/// The part of a session that outlives its connection. It has no `Debug`, because of the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     id: i64,
     password: Vec<u8>,
-}
-
-impl fmt::Debug for Identity {
-    /// Without the password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "session {:#018x}", self.id)
-    }
 }
 
 impl Identity {
@@ -36,27 +28,21 @@ impl Identity {
 ///
 /// A server closes the connection without an answer while it is starting or has no quorum, and when it has too many
 /// clients (`ZooKeeperServer.processConnectRequest`). Another server may answer.
-#[derive(Debug)]
 pub struct Attempt {
     outbox: Outbox,
     sent_at: Option<Instant>,
     inbox: Inbox,
     /// What the request names.
     asked: Identity,
-    resumes: bool,
 }
 
 impl Attempt {
     pub fn open(timeout: Duration) -> Self {
-        Self::new(Identity { id: 0, password: vec![0; 16] }, timeout, false)
-    }
-
-    pub fn resume(identity: Identity, timeout: Duration) -> Self {
-        Self::new(identity, timeout, true)
+        Self::resume(Identity { id: 0, password: vec![0; 16] }, timeout)
     }
 
     /// The request is a `ConnectRequest`.
-    fn new(asked: Identity, timeout: Duration, resumes: bool) -> Self {
+    pub fn resume(asked: Identity, timeout: Duration) -> Self {
         let mut record = vec![];
         let mut to = RecordWriter::new(&mut record);
         // The version of the protocol, which has been 0 ever since.
@@ -72,7 +58,7 @@ impl Attempt {
         let mut outbox = Outbox::default();
         // Never too long: the password came in a short reply.
         let _ = outbox.push(|bytes| RecordWriter::new(bytes).buffer(&record));
-        Self { outbox, sent_at: None, inbox: Inbox::default(), asked, resumes }
+        Self { outbox, sent_at: None, inbox: Inbox::default(), asked }
     }
 
     /// The server is to close the session as soon as it has opened it. A server reads no request before that
@@ -106,15 +92,12 @@ impl Attempt {
         let is_read_only = !from.is_empty() && from.boolean()?;
         // A reply before the request.
         let asked_at = self.sent_at.ok_or(Malformed::UnexpectedReply(0))?;
-        // The session is over.
-        if timeout.is_zero() {
-            return Err(Broken::Expired);
-        }
-        if is_read_only {
+        if is_read_only && !timeout.is_zero() {
             return Err(Broken::ReadOnly);
         }
-        if self.resumes && self.asked.id != id {
-            return Err(Broken::Another(id));
+        let is_another = self.asked.id != 0 && self.asked.id != id;
+        if timeout.is_zero() || is_another {
+            return Err(Broken::Expired);
         }
         // Keeper says nothing else, not even that it has no leader (`KeeperTCPHandler::sendHandshake`); RaftKeeper has that
         // from it. ZooKeeper's passwords are random (`ZooKeeperServer.generatePasswd`).
@@ -127,7 +110,6 @@ impl Attempt {
 }
 
 /// A session that a server has granted.
-#[derive(Debug)]
 pub struct Granted {
     /// For the next connection.
     pub identity: Identity,

@@ -62,7 +62,7 @@ fn a_session_is_resumed_by_id_and_password() {
 fn the_last_byte_of_the_reply_may_be_missing() {
     for read_only in [None, Some(false)] {
         let granted = sent(Attempt::open(ASKED)).receive(&reply(4000, 5, read_only)).unwrap().unwrap();
-        assert_eq!(granted.identity, identity(5));
+        assert!(granted.identity == identity(5));
         assert_eq!((granted.timeout, granted.asked_at), (Duration::from_secs(4), SENT));
     }
 }
@@ -75,15 +75,15 @@ fn a_reply_may_come_in_pieces() {
     for byte in before {
         assert!(attempt.receive(&[*byte]).unwrap().is_none());
     }
-    assert_eq!(attempt.receive(&[*last]).unwrap().unwrap().identity, identity(5));
+    assert!(attempt.receive(&[*last]).unwrap().unwrap().identity == identity(5));
 }
 
 #[test]
 fn why_there_is_no_session() {
-    let answer = |attempt, reply: &[u8]| sent(attempt).receive(reply).unwrap_err();
+    let answer = |attempt, reply: &[u8]| sent(attempt).receive(reply).err().unwrap();
     assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(0, 0, Some(false))), Broken::Expired);
     assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(-1, 5, None)), Broken::Expired);
-    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(4000, 6, None)), Broken::Another(6));
+    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &reply(4000, 6, None)), Broken::Expired);
     assert_eq!(answer(Attempt::open(ASKED), &reply(4000, 6, Some(true))), Broken::ReadOnly);
     let http = i32::from_be_bytes(*b"HTTP");
     assert_eq!(answer(Attempt::open(ASKED), b"HTTP/1.1 400"), Malformed::PacketLength(http).into());
@@ -92,12 +92,12 @@ fn why_there_is_no_session() {
 
 #[test]
 fn clickhouse_keeper_is_known_by_its_password() {
-    let answer = |attempt, reply: &[u8]| sent(attempt).receive(reply).unwrap_err();
+    let answer = |attempt, reply: &[u8]| sent(attempt).receive(reply).err().unwrap();
     let zeros = |protocol, timeout, id, read_only| reply_with(&[0; 16], protocol, timeout, id, read_only);
     // With a leader and without one; and a session that it would not resume.
     assert_eq!(answer(Attempt::open(ASKED), &zeros(0, 4000, 5, None)), Broken::ClickHouseKeeper);
     assert_eq!(answer(Attempt::open(ASKED), &zeros(42, 4000, 0, None)), Broken::ClickHouseKeeper);
-    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &zeros(0, 4000, 6, None)), Broken::Another(6));
+    assert_eq!(answer(Attempt::resume(identity(5), ASKED), &zeros(0, 4000, 6, None)), Broken::Expired);
     // What ZooKeeper says of a session that is over, or of one for reads.
     assert_eq!(answer(Attempt::open(ASKED), &zeros(0, 0, 0, Some(false))), Broken::Expired);
     assert_eq!(answer(Attempt::open(ASKED), &zeros(0, 4000, 5, Some(true))), Broken::ReadOnly);
@@ -108,16 +108,5 @@ fn an_answer_before_the_question_is_none() {
     let mut attempt = Attempt::open(ASKED);
     attempt.sent(48, SENT);
     assert_eq!(attempt.to_send(), [0]);
-    assert_eq!(attempt.receive(&reply(4000, 5, None)).unwrap_err(), Malformed::UnexpectedReply(0).into());
-}
-
-#[test]
-fn the_password_is_not_shown() {
-    let shown = "session 0x0000000000000005";
-    assert_eq!(format!("{:?}", identity(5)), shown);
-    let attempt = format!("{:?}", Attempt::resume(identity(5), ASKED));
-    assert_eq!(
-        attempt,
-        format!("Attempt {{ outbox: 49 bytes, sent_at: None, inbox: 0 bytes, asked: {shown}, resumes: true }}")
-    );
+    assert_eq!(attempt.receive(&reply(4000, 5, None)).err().unwrap(), Malformed::UnexpectedReply(0).into());
 }
