@@ -121,8 +121,7 @@ impl<'p> Connector<'_, 'p> {
         let known = servers.known();
         let troubles = match race(servers, known.clone(), reactor, timeout, identity).await {
             Ok(opened) => return Ok(OpenResult::Entered(opened)),
-            Err(Lost::SessionOver) => return Err(Failure::SessionOver),
-            Err(Lost::ClickHouseKeeper(server)) => return Err(Failure::ClickHouseKeeper(server.to_string())),
+            Err(Lost::Final(failure)) => return Err(failure),
             Err(Lost::Troubles(troubles)) => troubles,
         };
         // What was found since then may let us in, and so may a certificate that was being replaced.

@@ -17,9 +17,6 @@ const DIAGNOSIS: Duration = Duration::from_secs(1);
 
 /// Why one server has opened no session.
 pub(super) enum ServerTrouble {
-    /// The session that was to be resumed is over.
-    SessionOver,
-    ClickHouseKeeper,
     Unconnected(Unconnected),
     /// `wants_certificate`: it has asked for one, and we have none.
     NoSession {

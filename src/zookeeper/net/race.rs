@@ -13,6 +13,7 @@ use super::tcp::TcpChannel;
 use crate::rules::instant::Instant;
 use crate::system::clock;
 use crate::system::reactor::Reactor;
+use crate::zookeeper::session::Failure;
 use crate::zookeeper::session::channel::{Channel as _, Rejected, shake_hands};
 use crate::zookeeper::wire::handshake::{Attempt, Granted, Identity};
 
@@ -21,9 +22,8 @@ const NEXT: Duration = Duration::from_millis(300);
 
 /// Why a round has led to no session.
 pub(super) enum Lost {
-    SessionOver,
-    /// This server is ClickHouse Keeper.
-    ClickHouseKeeper(SocketAddr),
+    /// It makes no sense to try again.
+    Final(Failure),
     Troubles(Vec<(SocketAddr, ServerTrouble)>),
 }
 
@@ -54,9 +54,11 @@ pub(super) async fn race<'p>(
                             mem::take(&mut tried).into_iter().chain(round).filter_map(Try::lose).collect();
                         return Poll::Ready(Ok((one.channel, granted)));
                     }
-                    Err(ServerTrouble::SessionOver) => return Poll::Ready(Err(Lost::SessionOver)),
-                    Err(ServerTrouble::ClickHouseKeeper) => {
-                        return Poll::Ready(Err(Lost::ClickHouseKeeper(one.channel.address.socket)));
+                    Err(ServerTrouble::NoSession { why: Rejected::SessionOver, .. }) => {
+                        return Poll::Ready(Err(Lost::Final(Failure::SessionOver)));
+                    }
+                    Err(ServerTrouble::NoSession { why: Rejected::ClickHouseKeeper, .. }) => {
+                        return Poll::Ready(Err(Lost::Final(Failure::ClickHouseKeeper(one.channel.to_string()))));
                     }
                     Err(trouble) => {
                         troubles.push((one.channel.address.socket, trouble));
@@ -152,11 +154,9 @@ impl<'p> Try<'p> {
     }
 
     fn rejected(&self, why: Rejected) -> ServerTrouble {
-        match (why, self.channel.tls_trouble()) {
-            (Rejected::SessionOver, _) => ServerTrouble::SessionOver,
-            (Rejected::ClickHouseKeeper, _) => ServerTrouble::ClickHouseKeeper,
-            (_, Some(trouble)) => ServerTrouble::Unconnected(trouble),
-            (why, None) => ServerTrouble::NoSession { wants_certificate: self.channel.lacks_certificate(), why },
+        match self.channel.tls_trouble() {
+            Some(trouble) => ServerTrouble::Unconnected(trouble),
+            None => ServerTrouble::NoSession { wants_certificate: self.channel.lacks_certificate(), why },
         }
     }
 }
