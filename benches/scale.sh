@@ -67,8 +67,7 @@ below() {
     done
 }
 
-# resting PID... - puts the processes of these waiters into the array `family`, once each has only its two, and the next in
-# line two more.
+# resting PID... - puts the processes of these waiters into the array `family`, once each has its four.
 resting() {
     local pid deadline=$((SECONDS + 60))
     until
@@ -76,7 +75,7 @@ resting() {
         for pid; do
             mapfile -t -O "${#family[@]}" family < <(below "$pid" 2>/dev/null)
         done
-        ((${#family[@]} == 2 * $# + 2))
+        ((${#family[@]} == 4 * $#))
     do
         if ((SECONDS >= deadline)); then
             sed 's/^/  said: /' "$work/said" | sort | uniq -c | head >&2
@@ -214,7 +213,7 @@ memory() {
     start_zookeeper "$work/zookeeper"
     heading 'memory of one run of zklock, alone on the machine'
     before /bench/waiter 2
-    weigh waiter 2 /bench/waiter
+    weigh waiter 4 /bench/waiter
     before /bench/next 1
     weigh 'next in line' 4 /bench/next
     weigh holder 3 /bench/holder

@@ -15,7 +15,7 @@ use crate::rules::instant::Instant;
 use crate::rules::lease::{Limits, Span, Terms};
 use crate::rules::signal::Signal;
 
-/// Memory that a supervisor shares with a keeper, and with the guards that belong to that keeper.
+/// Memory that a supervisor shares with its keeper and its guard.
 #[derive(Clone, Copy, Debug)]
 pub struct Page(&'static Cells);
 
@@ -83,6 +83,15 @@ impl Page {
     /// The keeper: there is no lease any more.
     pub fn revoke(self) {
         self.0.revoked.store(true, SeqCst);
+    }
+
+    /// The keeper, before another session: there is no lease yet, and none is revoked.
+    pub fn forget_lease(self) {
+        assert_ne!(self.0.gate.load(SeqCst), PASSED, "a command does not get the lease of another session");
+        for cell in [&self.0.from, &self.0.kill_at, &self.0.ends_at] {
+            cell.store(0, SeqCst);
+        }
+        self.0.revoked.store(false, SeqCst);
     }
 
     pub fn is_revoked(self) -> bool {
@@ -243,6 +252,19 @@ mod tests {
         shared.revoke();
         assert_eq!((shared.lease(), shared.is_revoked()), (None, true));
         assert!(shared.limits().kill_at < from);
+        shared.forget_lease();
+        assert_eq!((shared.lease(), shared.is_revoked()), (None, false));
+        let earlier = Terms::span(Duration::from_secs(4), from - Duration::from_millis(1));
+        shared.write_lease(earlier);
+        assert_eq!(shared.lease(), Some(earlier));
+    }
+
+    #[test]
+    #[should_panic(expected = "the lease of another session")]
+    fn a_command_that_runs_gets_no_lease_of_another_session() {
+        let shared = Page::new().unwrap();
+        assert!(shared.pass(Instant::from_boot(Duration::from_secs(1))));
+        shared.forget_lease();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What ties a keeper and its guards together, whatever becomes of the supervisor.
+//! What ties the keeper and the guard of a run together, whatever becomes of the supervisor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -11,7 +11,7 @@ use super::lending::Lending;
 use super::page::Page;
 use crate::rules::lease::Span;
 
-/// What ties a keeper and its guards together. It is made before the keeper, which inherits its part.
+/// What ties the keeper and the guard of a run together. It is made before the keeper, which inherits its part.
 #[derive(Debug)]
 pub struct Ties {
     pub page: Page,

@@ -150,7 +150,13 @@ mod tests {
             session: i64::MIN,
             own_session: i64::MIN,
         };
-        let held = Report::Queue(Progress::Held { grant, from: Instant::from_boot(Duration::MAX) });
+        let latest = Instant::from_boot(Duration::MAX);
+        let held = Report::Queue(Progress::Held {
+            grant: Box::new(grant),
+            timeout: Duration::MAX,
+            from: latest,
+            start_at: latest,
+        });
         let (ours, theirs) = Link::pair().unwrap();
         theirs.send(&held).unwrap();
         assert_eq!(ours.receive(), Received::Message(held));

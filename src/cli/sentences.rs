@@ -81,6 +81,10 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         Notice::Lost(why) => (Error, format!("lost the {}: {}", run.the_locks(), run.lost(why))),
         Notice::Revoked { by, stops } => (Error, run.revoked(by, *stops)),
         Notice::TooLate => (Error, format!("lost the {}: this machine stalled; {}", run.the_locks(), not_begun(plan))),
+        Notice::LenderGone => {
+            let why = cause(Loss::LenderGone, run.has_several());
+            (Error, format!("lost the {}: {why}; {}", run.the_locks(), not_begun(plan)))
+        }
         Notice::NotBegun => (Error, not_begun(plan).to_owned()),
         Notice::NotReleased { within, after_success } => run.not_released(*within, *after_success),
         Notice::GuardDied { had_ended } => {
@@ -89,7 +93,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         }
         Notice::Denied(process) => (Error, immune(*process)),
         Notice::LeftBehind { number, end_with_us } => (Notable, left_behind(*number, *end_with_us)),
-        Notice::KeeperDied => (Error, "internal error: the keeper process died repeatedly".to_owned()),
+        Notice::KeeperDied => (Error, "internal error: the keeper process died".to_owned()),
     }
 }
 
@@ -142,8 +146,8 @@ impl Telling<'_> {
         )
     }
 
-    fn requeued(&self, loss: Option<Loss>, pause: Duration) -> String {
-        let why = loss.map_or("the keeper process died", |loss| cause(loss, self.has_several()));
+    fn requeued(&self, loss: Loss, pause: Duration) -> String {
+        let why = cause(loss, self.has_several());
         let queue = if self.has_several() { "queues" } else { "queue" };
         let when = if pause.is_zero() { String::new() } else { format!(" in {}", show(pause)) };
         format!("lost the place in the {queue} for {}: {why}; queueing again{when}", self.locks())

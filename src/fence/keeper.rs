@@ -71,7 +71,6 @@ impl FenceKeeper<'_> {
             self.report(&Report::Queue(Progress::Waiting(QueueView {
                 lock: self.fence.path.display().to_string(),
                 place: None,
-                next_in_line: true,
                 holder: holder.map_or_else(|| "another command".to_owned(), process),
                 held_since: None,
             })));
@@ -96,8 +95,10 @@ impl FenceKeeper<'_> {
         let file = self.fence.path.display().to_string();
         let first = GrantedLock { lock: file.clone(), node: file, token: self.fence.token.cast_signed() };
         self.report(&Report::Queue(Progress::Held {
-            grant: Grant { first, and: vec![], session: 0, own_session: 0 },
+            grant: Box::new(Grant { first, and: vec![], session: 0, own_session: 0 }),
+            timeout: Span::WITHOUT_END,
             from: now,
+            start_at: now,
         }));
         or(self.until_released(reactor), or(self.follow_guard(reactor), self.make_way(reactor))).await;
     }
@@ -106,7 +107,9 @@ impl FenceKeeper<'_> {
     async fn until_released(&self, reactor: &Reactor) {
         loop {
             match self.link.receive() {
-                Received::Message(Order::Release) => return self.report(&Report::Released { was_busy: false }),
+                Received::Message(Order::Release | Order::QueueAgain) => {
+                    return self.report(&Report::Released { was_busy: false });
+                }
                 Received::Gone => return,
                 Received::Nothing => reactor.ready(&self.link, PollFlags::POLLIN).await,
             }

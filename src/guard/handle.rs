@@ -111,11 +111,6 @@ impl Guard {
         let _ = signals::send(self.pid.as_raw(), Signal::KILL);
     }
 
-    /// Whether it has not been heard that the guard has gone.
-    pub fn is_linked(&self) -> bool {
-        self.link.is_some()
-    }
-
     /// Takes note that there was something new. Fails once the guard has gone.
     pub fn hear(&mut self) -> io::Result<()> {
         // Reading fails if there is nothing new, which does no harm.

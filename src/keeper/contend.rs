@@ -13,10 +13,10 @@ use super::{Keeper, PAUSE};
 use crate::rules::contacts::{Beat, Contacts};
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
-use crate::rules::message::{Connectivity, Loss, Progress, Refusal, Report};
+use crate::rules::message::{Connectivity, Loss, Refusal, Report};
 use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, ContenderId, Dialect, Queue, is_numbered};
-use crate::system::futures::{or, zip};
+use crate::system::futures::or;
 use crate::zookeeper::session::{Created, Failure, NodeStat, Session};
 
 /// How long a connection may last after a request over it has failed without a known outcome.
@@ -39,17 +39,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
             return Some(refuse(failure, &self.plan.request.lock));
         }
         loop {
-            // Also over the next connection, if this one is lost meanwhile.
-            let skips = self.skips.borrow().clone();
-            if let Some(last) = skips {
-                // Before it is reported: the lock is not kept for a supervisor that is stopped.
-                let left = self.withdraw(session).await;
-                return Some(match left {
-                    // The end of the session deletes nodes that we may not delete.
-                    Ok(()) | Err(Failure::Denied) => Report::Queue(Progress::Skipped(last)),
-                    Err(failure) => refuse(failure, &self.plan.request.lock),
-                });
-            }
             let place = self.place.borrow().clone();
             let lock = self.locks.get(place.won.len()).copied().unwrap_or(&self.plan.request.lock);
             let step = match &place.step {
@@ -66,88 +55,42 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     or(self.until_deleted(session, &place), self.keep_beating(session, &nodes)).await
                 }
             };
-            let loss = match step {
+            return match step {
                 Ok(()) => continue,
-                Err(StepEnd::Final(report)) => return Some(report),
-                Err(StepEnd::Skip(last)) => {
-                    self.skips.replace(Some(last));
-                    continue;
-                }
-                Err(StepEnd::Reconnect) => return None,
-                Err(StepEnd::Gone(loss)) => loss,
+                Err(StepEnd::Final(report)) => Some(report),
+                Err(StepEnd::Reconnect) => None,
+                // A waiter queues again with another session. What it may not delete goes with this one; and so does a node
+                // of ours that a restored backup brings back in a queue where we are not yet. Whoever waits behind it there,
+                // holding the lock that we wait for here, would wait for ever.
+                Err(StepEnd::Gone(loss)) => Some(Report::Lost(loss)),
                 // As a holder we believe it: there may be another one already.
-                Err(StepEnd::Unseen(_)) if self.told.borrow().held => Loss::NodeDeleted,
+                Err(StepEnd::Unseen(_)) if self.told.borrow().held => Some(Report::Lost(Loss::NodeDeleted)),
                 Err(StepEnd::Unseen(node)) => match self.are_hidden(session, &[node]).await {
-                    Ok(false) => Loss::NodeDeleted,
-                    Ok(true) => return None,
-                    Err(failure) => return Some(refuse(failure, lock)),
+                    Ok(false) => Some(Report::Lost(Loss::NodeDeleted)),
+                    Ok(true) => None,
+                    Err(failure) => Some(refuse(failure, lock)),
                 },
             };
-            if let Step::Holding = self.place.borrow().step {
-                return Some(Report::Lost(loss));
-            }
-            match self.withdraw(session).await {
-                Ok(()) if self.locks.len() < 2 => {}
-                // The supervisor begins again with another session. What we may not delete goes with this one; and so does
-                // a node of ours that a restored backup brings back in a queue where we are not yet. Whoever waits behind
-                // it there, holding the lock that we wait for here, would wait for ever.
-                Ok(()) | Err(Failure::Denied) => return Some(Report::Lost(loss)),
-                Err(failure) => return Some(refuse(failure, lock)),
-            }
-            self.io.report(&Report::Queue(Progress::Requeued(loss))).await;
         }
-    }
-
-    /// Leaves every queue.
-    async fn withdraw(&self, session: &O::Session) -> Result<(), Failure> {
-        // The name of a single node is that of the next holder as well, and a deletion cannot say whose it means.
-        let nodes = if self.is_single() { vec![] } else { self.place.borrow().own_nodes() };
-        for node in &nodes {
-            match self.insist(|| session.delete(node)).await {
-                // Servers look at the ACL of the lock before they look whether the node is there.
-                Err(Failure::Denied) => match self.insist(|| session.read(node)).await {
-                    Err(Failure::NoNode) => {}
-                    read => read.and(Err(Failure::Denied))?,
-                },
-                deleted => deleted?,
-            }
-        }
-        self.place.take();
-        // What was far back may be next in line now.
-        self.set_pace(session, Pace::brisk(session.timeout()));
-        // There was no room to report it, or the step would be another.
-        self.told.borrow_mut().held = false;
-        // Look again for what is lent to us: queueing for it would be waiting for ourselves. The supervisor has
-        // given nothing back, because we have not said that nothing is lent to us.
-        self.lent.borrow_mut().take_if(|lent| !lent.is_empty());
-        Ok(())
     }
 
     /// What comes first over each connection.
     async fn arrive(&self, session: &O::Session) -> Result<(), Failure> {
         self.beats.contacts.replace(Contacts::new(Pace::brisk(session.timeout()), session.opened()));
         self.expect_other_lists();
-        let is_first = self.place.borrow().is_nowhere();
-        if !is_first {
+        if !self.place.borrow().is_nowhere() {
             // The list came over an earlier connection.
             if let Step::Queued(claim) = &self.place.borrow().step {
                 claim.listed.take();
             }
             self.catch_up(session).await?;
         }
-        let timeout = session.timeout();
-        if self.session.timeout.replace(timeout) != timeout {
-            self.told.borrow_mut().connected = false;
-        }
-        // Otherwise the supervisor is told when our creation is on its way.
-        if !is_first || !self.plan.request.held.is_empty() {
-            self.tell_of_session(session).await;
-        }
+        self.session.timeout.set(session.timeout());
         Ok(())
     }
 
-    /// Tells the supervisor of a session, or of a timeout, that it has not heard of.
-    async fn tell_of_session(&self, session: &O::Session) {
+    /// Tells the supervisor of a session that it has not heard of.
+    pub(super) async fn tell_of_session(&self, session: &O::Session) {
         if self.told.borrow().connected {
             return;
         }
@@ -227,8 +170,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             // Both requests leave back to back and are answered in order, so the list contains the nodes.
             let created = session.create(&prefixes, &data, !self.is_single(), with_stat);
             let listed = session.children(lock.as_str());
-            // The requests leave before the supervisor is told. It forks the guard then, perhaps on our processor.
-            let (created, ()) = zip(created, self.tell_of_session(session)).await;
+            let created = created.await;
             match created {
                 Ok(Created { paths, stat }) => {
                     // A creation goes through the quorum, as a beat does; but it says nothing about nodes
@@ -238,8 +180,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     }
                     // Without a token, the nodes are looked for as if the reply had been lost.
                     if let Some(stat) = stat {
-                        let listed = listed.await.ok().inspect(|names| self.remember(lock, names));
-                        self.record_claim(lock, paths, stat).listed.set(listed);
+                        let claim = self.record_claim(lock, paths, stat);
+                        claim.listed.set(listed.await.ok().inspect(|names| self.remember(lock, names)));
                     }
                     return Ok(());
                 }

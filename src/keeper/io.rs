@@ -69,6 +69,9 @@ pub trait KeeperIo {
     /// The lock is lost for sure: the guard is to kill the command at once.
     fn revoke_lease(&self);
 
+    /// No lease is shown any more, nor that one is revoked: the run queues again, and no gate was opened.
+    fn forget_lease(&self);
+
     /// Waits until the guard has reaped the command and all that was below it. Never ends if the guard dies before that, or
     /// cannot tell.
     fn emptied(&self) -> impl Future<Output = ()>;
@@ -86,7 +89,8 @@ pub trait KeeperIo {
     /// Whether a holder of which the servers have this card, in a node of this session, lends us its lock.
     fn loan(&self, holder: &Card, owner: i64) -> Loan;
 
-    /// From now on no other run lends us anything: the supervisor gives back what we do not use.
+    /// From now on no other run lends us anything, in this session and those after it: the supervisor gives back what we do
+    /// not use.
     fn keep_loans(&self, lenders: &[ProcessIdentity]);
 
     /// What others may know of us. The first call takes a while.

@@ -4,9 +4,10 @@ use std::future::pending;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::Keeper;
+use super::ending::KeeperEnd;
 use super::io::KeeperIo;
 use super::place::{Claim, StepEnd};
-use super::{Keeper, KeeperEnd};
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{self, Asked, LastRun, Success};
 use crate::rules::message::{Progress, Remark, Report};
@@ -20,20 +21,13 @@ const LAST_WORD: Duration = Duration::from_millis(200);
 impl<O: KeeperIo> Keeper<'_, O> {
     /// Notes when this run asked, if this contender is its first one, which has just been created.
     pub(super) fn note_asked(&self, stat: NodeStat) {
-        if self.plan.request.once_per.is_some() && self.asked.get().is_none() {
+        if self.plan.request.once_per.is_some() && self.run.asked.get().is_none() {
             // A single node is created when its turn has come. Nothing shows since when it has waited but our own clock.
-            let waited = if self.is_single() { self.io.now().saturating_since(self.born) } else { Duration::ZERO };
+            let waited =
+                if self.is_single() { self.io.now().saturating_since(self.run.started) } else { Duration::ZERO };
             let at = stat.created.saturating_sub(last_run::signed_millis(waited));
             // Our clock may have gone on for long since the creation, if this process was stopped.
-            self.asked.set(Some(Asked { at, after: self.born }));
-        }
-    }
-
-    /// Tells the supervisor when this run asked, for the keeper that may come after this one.
-    pub(super) async fn tell_asked(&self) {
-        if let Some(asked) = self.asked.get().filter(|_| !self.told.borrow().asked) {
-            self.io.report(&Report::Queue(Progress::Asked(asked))).await;
-            self.told.borrow_mut().asked = true;
+            self.run.asked.set(Some(Asked { at, after: self.run.started }));
         }
     }
 
@@ -45,7 +39,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// has missed transactions for good, and has to be believed because no other one answers, may have missed the record
     /// as well.
     pub(super) async fn judge_last_run(&self, session: &O::Session) -> Result<(), StepEnd> {
-        let (Some(period), Some(asked)) = (self.plan.request.once_per, self.asked.get()) else { return Ok(()) };
+        let (Some(period), Some(asked)) = (self.plan.request.once_per, self.run.asked.get()) else { return Ok(()) };
         let record = last_run::path(self.plan.request.lock.as_str());
         let (data, stat) = match self.insist(|| session.read(&record)).await {
             Err(Failure::NoNode) => {
@@ -66,7 +60,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             }
             return Ok(());
         };
-        if last.is_recent(asked, period) { Err(StepEnd::Skip(last)) } else { Ok(()) }
+        if last.is_recent(asked, period) { Err(StepEnd::Final(Report::Queue(Progress::Skipped(last)))) } else { Ok(()) }
     }
 
     /// Waits until the supervisor has had time to say that the command was being stopped: a Ctrl-C reaches the command
@@ -81,7 +75,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             or(self.io.sleep(LAST_WORD), going_on).await;
             None
         };
-        or(async { Some(self.follow_orders().await) }, enough).await
+        or(async { Some(self.follow_orders(None).await) }, enough).await
     }
 
     /// What is to be recorded of the command, which had ended by then, if anything is.

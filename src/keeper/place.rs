@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use crate::rules::child_name::ChildName;
 use crate::rules::instant::Instant;
-use crate::rules::last_run::LastRun;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
 use crate::rules::message::{Loss, Refusal, Report, Unfit};
@@ -136,8 +135,6 @@ pub(super) enum StepEnd {
     Unseen(String),
     /// There is nothing more to do in this session.
     Final(Report),
-    /// It is our turn, but the command is not to run: this run was recent.
-    Skip(LastRun),
     /// This connection is of no more use.
     Reconnect,
 }

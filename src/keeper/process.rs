@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
-use std::fs::File;
 use std::future::pending;
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use nix::sys::prctl;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
 use super::io::KeeperIo;
-use super::{Keeper, PAUSE};
+use super::{PAUSE, sessions};
 use crate::between::lending::{self, Lending};
 use crate::between::ties::KeeperTies;
 use crate::between::wire::{Link, Received};
@@ -21,7 +20,6 @@ use crate::cli::{self, Plan};
 use crate::rules::card::Card;
 use crate::rules::guard::Stage;
 use crate::rules::instant::Instant;
-use crate::rules::last_run::Asked;
 use crate::rules::lease::Span;
 use crate::rules::loans::Borrowing;
 use crate::rules::message::{Order, Refusal, Report};
@@ -39,42 +37,31 @@ use crate::zookeeper::net::servers::Servers;
 use crate::zookeeper::session::Failure;
 use crate::zookeeper::wire::handshake::Identity;
 
-#[derive(Debug)]
-pub struct KeeperBirth<'p> {
-    pub plan: &'p Plan,
-    /// With a file of credentials: where what is in it is kept for the next keeper.
-    pub credentials_copy: Option<&'p File>,
-    /// The supervisor, which is the process that users know.
-    pub supervisor: ProcessIdentity,
-    /// How often to look at the queue although nothing has happened, if a user is watching.
-    pub refresh: Option<Duration>,
-    /// When this run asked for its first lock, as an earlier keeper has told.
-    pub asked: Option<Asked>,
-    /// What the supervisor has borrowed from the runs above.
-    pub loans: Borrowing<()>,
-    pub link: Link,
-    pub ties: KeeperTies<'p>,
-}
-
-/// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
-pub fn run(birth: KeeperBirth<'_>) {
+/// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork. `supervisor`: the process that users
+/// know. `refresh`: how often to look at the queue although nothing has happened, if a user is watching. `loans`: what the
+/// supervisor has borrowed from the runs above.
+pub fn run(
+    plan: &Plan,
+    supervisor: ProcessIdentity,
+    refresh: Option<Duration>,
+    loans: Borrowing<()>,
+    link: Link,
+    ties: KeeperTies<'_>,
+) {
     secrets::enter();
     // A panic is logged on one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
-    let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
     let mut login = plan.access.login.clone();
-    let servers =
-        match Servers::open(&plan.access.servers, plan.access.tls.as_ref(), &mut login, birth.credentials_copy) {
-            Ok((servers, warnings)) => {
-                // Each keeper reads the files, and the first one warns.
-                warnings.iter().filter(|_| asked.is_none()).for_each(|warning| log::warn!("{warning}"));
-                servers
-            }
-            Err(unfit) => {
-                let _ = birth.link.send(&Report::Refused(Refusal::File(cli::unfit(&plan.access.origins, unfit))));
-                return;
-            }
-        };
+    let servers = match Servers::open(&plan.access.servers, plan.access.tls.as_ref(), &mut login) {
+        Ok((servers, warnings)) => {
+            warnings.iter().for_each(|warning| log::warn!("{warning}"));
+            servers
+        }
+        Err(unfit) => {
+            let _ = link.send(&Report::Refused(Refusal::File(cli::unfit(&plan.access.origins, unfit))));
+            return;
+        }
+    };
     // Only now: the credentials may come from standard input, and may never come. From here on it may have something to
     // release, and may outlive the supervisor.
     let _ = prctl::set_pdeathsig(None);
@@ -83,9 +70,9 @@ pub fn run(birth: KeeperBirth<'_>) {
         return;
     }
     let lived = Reactor::new().and_then(|reactor| {
-        let loans = RefCell::new(birth.loans.clone());
-        let outside = RealIo { birth, loans, servers: &servers, reactor: &reactor, card: OnceCell::new() };
-        reactor.run(Keeper::new(plan, refresh, asked, outside).keep())
+        let (loans, card) = (RefCell::new(loans), OnceCell::new());
+        let outside = RealIo { plan, supervisor, loans, link, ties, servers: &servers, reactor: &reactor, card };
+        reactor.run(sessions::keep(plan, refresh, outside))
     });
     if let Err(error) = lived {
         log::error!("keeper: {error}");
@@ -102,10 +89,13 @@ pub fn detach() -> anyhow::Result<()> {
 }
 
 struct RealIo<'p> {
-    birth: KeeperBirth<'p>,
+    plan: &'p Plan,
+    supervisor: ProcessIdentity,
+    link: Link,
+    ties: KeeperTies<'p>,
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
-    /// What the supervisor still has of what it had borrowed at our birth.
+    /// What the supervisor still has of what it had borrowed.
     loans: RefCell<Borrowing<()>>,
     card: OnceCell<Card>,
 }
@@ -144,16 +134,16 @@ impl<'p> KeeperIo for RealIo<'p> {
     }
 
     fn write_lease(&self, span: Span) {
-        self.birth.ties.write_lease(span);
+        self.ties.write_lease(span);
     }
 
     fn show_answered(&self, now: Instant) {
-        self.birth.ties.page.write_answered_at(now);
+        self.ties.page.write_answered_at(now);
     }
 
     async fn report(&self, report: &Report) {
         let mut report = Cow::Borrowed(report);
-        while let Err(error) = self.birth.link.send(&*report) {
+        while let Err(error) = self.link.send(&*report) {
             match error.raw_os_error() {
                 // A name of a node in it is longer than any that a client would choose. Without a word, the supervisor
                 // would wait for ever.
@@ -162,7 +152,7 @@ impl<'p> KeeperIo for RealIo<'p> {
                         "a name that is too long is in an answer".to_owned(),
                     )));
                 }
-                Some(libc::EAGAIN) => self.reactor.ready(&self.birth.link, PollFlags::POLLOUT).await,
+                Some(libc::EAGAIN) => self.reactor.ready(&self.link, PollFlags::POLLOUT).await,
                 Some(libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => self.sleep(PAUSE).await,
                 _ => return,
             }
@@ -170,34 +160,38 @@ impl<'p> KeeperIo for RealIo<'p> {
     }
 
     fn report_if_room(&self, report: &Report) -> bool {
-        let sent = self.birth.link.send(report);
+        let sent = self.link.send(report);
         sent.inspect_err(|error| log::debug!("keeper: report dropped: {error}")).is_ok()
     }
 
     async fn order(&self) -> Option<Order> {
         loop {
-            match self.birth.link.receive() {
+            match self.link.receive() {
                 Received::Message(order) => return Some(order),
-                Received::Gone => return self.birth.ties.page.is_released().then_some(Order::Release),
-                Received::Nothing => self.reactor.ready(&self.birth.link, PollFlags::POLLIN).await,
+                Received::Gone => return self.ties.page.is_released().then_some(Order::Release),
+                Received::Nothing => self.reactor.ready(&self.link, PollFlags::POLLIN).await,
             }
         }
     }
 
     fn recall(&self) -> bool {
-        self.birth.ties.page.recall()
+        self.ties.page.recall()
     }
 
     fn success(&self) -> Option<Instant> {
-        self.birth.ties.page.success()
+        self.ties.page.success()
     }
 
     fn revoke_lease(&self) {
-        self.birth.ties.revoke();
+        self.ties.revoke();
+    }
+
+    fn forget_lease(&self) {
+        self.ties.page.forget_lease();
     }
 
     async fn emptied(&self) {
-        let KeeperTies { page, guards_gone, lent, .. } = &self.birth.ties;
+        let KeeperTies { page, guards_gone, lent, .. } = &self.ties;
         self.reactor.ready(guards_gone, PollFlags::POLLIN).await;
         // With `zklock hold`, what borrows the lock is not below the guard: the supervisor waits for that.
         if page.stage() != Stage::Empty || lent.is_some() {
@@ -206,7 +200,7 @@ impl<'p> KeeperIo for RealIo<'p> {
     }
 
     async fn guard_gone(&self) -> bool {
-        let KeeperTies { page, guards_gone, lent, .. } = &self.birth.ties;
+        let KeeperTies { page, guards_gone, lent, .. } = &self.ties;
         lent.iter().for_each(|lent| lent.call_in());
         // The pipe has no message, only an end.
         self.reactor.ready(guards_gone, PollFlags::POLLIN).await;
@@ -217,7 +211,7 @@ impl<'p> KeeperIo for RealIo<'p> {
     }
 
     fn loan(&self, holder: &Card, owner: i64) -> Loan {
-        self.loans.borrow().judge(holder, owner, self.card(), self.birth.supervisor.pid, &lending::Proc)
+        self.loans.borrow().judge(holder, owner, self.card(), self.supervisor.pid, &lending::Proc)
     }
 
     fn keep_loans(&self, lenders: &[ProcessIdentity]) {
@@ -226,7 +220,7 @@ impl<'p> KeeperIo for RealIo<'p> {
 
     fn card(&self) -> &Card {
         self.card.get_or_init(|| {
-            let plan = self.birth.plan;
+            let plan = self.plan;
             let command = match &plan.command {
                 Some(line) if plan.publishes_arguments => {
                     let words = std::iter::once(&line.program).chain(&line.args);
@@ -237,8 +231,8 @@ impl<'p> KeeperIo for RealIo<'p> {
             };
             Card {
                 host: gethostname().ok().map(|name| stored(name.to_string_lossy().into_owned())),
-                pid: Some(self.birth.supervisor.pid),
-                started: Some(self.birth.supervisor.started),
+                pid: Some(self.supervisor.pid),
+                started: Some(self.supervisor.started),
                 pid_ns: namespaces::pid_namespace(),
                 time_ns: namespaces::time_namespace(),
                 boot_id: lending::boot_id(),

@@ -129,7 +129,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     fn report_waiting(&self, lock: &LockPath, holder: String) {
-        let view = QueueView { lock: lock.to_string(), place: None, next_in_line: true, holder, held_since: None };
+        let view = QueueView { lock: lock.to_string(), place: None, holder, held_since: None };
         self.told.borrow_mut().waits = Some((lock.clone(), None));
         self.io.report_if_room(&Report::Queue(Progress::Waiting(view)));
     }

@@ -52,7 +52,6 @@ struct Watching {
 impl<O: KeeperIo> Keeper<'_, O> {
     /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
     pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), StepEnd> {
-        self.tell_asked().await;
         let nodes = self.place.borrow().nodes();
         let has_waited = claim.is_own() && self.wait_turn(session, &nodes, claim).await?;
         let won = self.place.borrow().claims();
@@ -65,7 +64,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
         self.judge_last_run(session).await?;
         let from = self.fresh_lease(session, &nodes).await?;
         self.told.borrow_mut().held = true;
-        self.io.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;
+        let (grant, start_at) = (Box::new(self.grant(session, &won)), self.run.start_at());
+        let timeout = session.timeout();
+        self.io.report(&Report::Queue(Progress::Held { grant, timeout, from, start_at })).await;
         // Published with the first beat. If no contender was before us, that beat has time: so a short command on a
         // free lock costs no further transaction. Otherwise there may be one behind us that has to know.
         if won.iter().all(|claim| claim.is_own()) {
@@ -417,7 +418,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
         Some(QueueView {
             lock: lock.to_string(),
             place: Some((position, queue.size())),
-            next_in_line: is_next_in_line(queue, watch),
             holder: card.phrase().unwrap_or_else(|| printable(holder)),
             held_since: held_at.map(|held_at| claim.on_our_clock(held_at)),
         })

@@ -52,7 +52,7 @@ impl From<Failure> for EarlyEnd {
 pub fn run(operation: &Operation) -> Outcome {
     let access = &operation.access;
     let mut login = access.login.clone();
-    let servers = match Servers::open(&access.servers, access.tls.as_ref(), &mut login, None) {
+    let servers = match Servers::open(&access.servers, access.tls.as_ref(), &mut login) {
         Ok((servers, warnings)) => {
             warnings.iter().for_each(|warning| log::warn!("{warning}"));
             servers

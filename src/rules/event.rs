@@ -88,12 +88,6 @@ impl CommandEnd {
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Start a keeper; an earlier one is of no more use.
-    StartKeeper,
-    /// Make a guard and the command's process, unless they exist: it may soon be our turn.
-    MakeGuard,
-    /// The guard is not needed for now.
-    DismissGuard,
     Spawn {
         grant: Grant,
         /// From here on it is too late to start it.
@@ -113,6 +107,8 @@ pub enum Effect {
     Stop(Signal),
     /// SIGKILL the command and all its descendants; report [`CommandEvent::TreeGone`].
     Kill,
+    /// Tell the keeper to queue again with another session. No gate has been opened.
+    QueueAgain,
     /// Tell the keeper to delete the node and close the session.
     Release,
     /// Stop by this signal, as the shell that watches us expects when the command stops.

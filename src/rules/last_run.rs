@@ -1,7 +1,7 @@
 //! `--once-per`: the record of a lock's last successful run, and what follows from it for the next run.
 //!
 //! All times are those of ZooKeeper's clock. A run asked when its first contender was created. In the dialect `single`,
-//! where that is the end of the wait, it asked when its keeper was started: at the time of the creation, less the time
+//! where that is the end of the wait, it asked when it was started: at the time of the creation, less the time
 //! that had passed on its own machine's clock. The last run began at the time at which its record was written, less the
 //! time that had passed since then on its own machine's clock. So no host's wall clock matters.
 
@@ -35,7 +35,7 @@ pub fn lock(path: &str) -> Option<&str> {
 }
 
 /// When a run asked for its first lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// On ZooKeeper's clock, in milliseconds since the Unix epoch.
     pub at: i64,

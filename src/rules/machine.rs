@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use self::ending::Release;
 use self::running::{Run, Stopping};
-use self::waiting::{Connecting, Waiting};
+use self::waiting::Waiting;
 use super::event::{Awaited, Effect, Event};
 use super::instant::Instant;
 use super::lease::{Lease, Span, Terms};
@@ -60,17 +60,11 @@ pub struct Machine {
     /// The end of `--timeout`; with `--nonblock`, that of `--connect-timeout`. It is set once, and a lost
     /// session does not move it.
     give_up_at: Option<Instant>,
-    /// Before this instant a holder that the servers have forgotten may still be running.
-    start_at: Instant,
-    /// How long to pause before the next session, if this one ends early; zero once it has got a place in the queue.
-    pause: Duration,
-    /// How many keepers have died before the command was started.
-    crashes: u32,
 }
 
 impl Machine {
-    /// A run that begins now, and its first effects.
-    pub fn start(settings: Settings, now: Instant) -> (Self, Vec<Effect>) {
+    /// A run that begins now. The keeper has been started.
+    pub fn start(settings: Settings, now: Instant) -> Self {
         let connect_by = now + settings.connect_timeout;
         let give_up_at = match settings.patience {
             Patience::Forever => None,
@@ -78,19 +72,8 @@ impl Machine {
             Patience::NoWait => Some(connect_by),
             Patience::AtMost(timeout) => Some(now + timeout),
         };
-        let state = State::Waiting(Waiting::Connecting(Connecting { until: Some(connect_by), reason: None }));
-        let machine = Self {
-            settings,
-            state,
-            started_at: now,
-            waited: false,
-            give_up_at,
-            start_at: now,
-            pause: Duration::ZERO,
-            crashes: 0,
-        };
-        // Now, because the servers take a while to open the session and to make our node.
-        (machine, vec![Effect::StartKeeper, Effect::MakeGuard])
+        let state = State::Waiting(Waiting::for_servers(connect_by));
+        Self { settings, state, started_at: now, waited: false, give_up_at }
     }
 
     /// When [`Event::Timer`] is due, if ever.
@@ -139,6 +122,8 @@ impl Machine {
         debug_assert_eq!(matches!(self.state, State::Finished), ends, "{effects:?}");
         let releases = effects.contains(&Effect::Release);
         assert!(!releases || matches!(self.state, State::Releasing(_)), "nothing of the command is left at a release");
+        let queues_again = effects.contains(&Effect::QueueAgain);
+        assert!(!queues_again || matches!(self.state, State::Waiting(_)), "a run that queues again has opened no gate");
         effects
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::instant::Instant;
-use super::last_run::{Asked, LastRun};
+use super::last_run::LastRun;
 use super::mode::Mode;
 use super::offer::Barrier;
 use super::outcome::Outcome;
@@ -20,7 +20,12 @@ pub enum Report {
     /// These runs lend us locks that we use, and no others do: those of other runs are not to be kept from being released.
     Borrows(Vec<ProcessIdentity>),
     Queue(Progress),
-    /// The lock, or the place in the queue, is lost.
+    /// The session, or our node in the queue, is lost. After this pause another session begins, at the tail of the queue.
+    Requeued {
+        loss: Loss,
+        pause: Duration,
+    },
+    /// The lock is lost that was, or was about to be, reported as held.
     Lost(Loss),
     Refused(Refusal),
     /// We have been asked to give up the lock, or the place in the queue. A lock that we hold is still held.
@@ -58,21 +63,20 @@ pub enum Connectivity {
 /// How far we have come on the way to the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
-    /// With `--once-per`: our first contender was created then. To be given to the next keeper.
-    Asked(Asked),
     /// The lock was ours, and the last successful run was recent. We have left the queue.
     Skipped(LastRun),
     /// Our contender node is in the queue and others are before it.
     Waiting(QueueView),
-    /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
-    Requeued(Loss),
     /// No contender keeps us from this lock any more, but we do not hold yet: there is a further lock to
     /// take, or no recent beat.
     Turn,
     Held {
-        grant: Grant,
-        /// From when the lease counts.
+        grant: Box<Grant>,
+        /// The session timeout with which the lease counts, and from when.
+        timeout: Duration,
         from: Instant,
+        /// Before this instant a holder that the servers have forgotten may still be running.
+        start_at: Instant,
     },
 }
 
@@ -102,8 +106,6 @@ pub struct QueueView {
     pub lock: String,
     /// Our place, counted from 1, and how many contenders there are. `None`: there is no queue, as in the dialect `single`.
     pub place: Option<(usize, usize)>,
-    /// Whether the end of a holder makes it our turn.
-    pub next_in_line: bool,
     /// The first holder, printable: `db3 (ops, pid 4242, backup.sh)`, or its node's name.
     pub holder: String,
     /// Since when it has held the lock, if it says that it does: in milliseconds on our clock (CLOCK_BOOTTIME), which is
@@ -237,6 +239,8 @@ impl Refusal {
 pub enum Order {
     /// Delete the contender node, close the session, say so, and go.
     Release,
+    /// The lock was lost, and no gate has been opened for a command: queue again with another session.
+    QueueAgain,
 }
 
 /// What a lock needs of a node.

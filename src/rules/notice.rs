@@ -35,8 +35,7 @@ pub enum Notice {
     Waiting(QueueView),
     /// The place in the queue was lost; at the tail again.
     Requeued {
-        /// Why; `None`: the keeper process died.
-        loss: Option<Loss>,
+        loss: Loss,
         /// How long that waits, at least.
         pause: Duration,
     },
@@ -70,6 +69,8 @@ pub enum Notice {
         /// Whether there is a command to stop.
         stops: bool,
     },
+    /// An outer run whose lock was to be used is gone, or has lost the lock, before the command could be started.
+    LenderGone,
     /// The lease was over before the command could be started.
     TooLate,
     /// The command was to be stopped, as has been told, before it could be started.
@@ -93,7 +94,7 @@ pub enum Notice {
         /// We are the init of a PID namespace: they do not go on, but end with us (pid_namespaces(7)).
         end_with_us: bool,
     },
-    /// The keeper process died too often.
+    /// The keeper process died before there was a command.
     KeeperDied,
 }
 

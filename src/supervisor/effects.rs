@@ -9,6 +9,7 @@ use crate::between::lending;
 use crate::rules::event::{CommandEvent, Effect, Event};
 use crate::rules::guard::Targets;
 use crate::rules::instant::Instant;
+use crate::rules::lease::Span;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
 use crate::system::clock;
@@ -42,10 +43,7 @@ impl SupervisorIo for Supervisor<'_> {
         } else if self.job.is_lease_over() {
             snapshot.loss = Some(Loss::LeaseOver);
         }
-        if let Some(keeper) = &self.keeper {
-            snapshot.has_keeper_died = snapshot.loss.is_some() && keeper.has_died();
-            (snapshot.answered, snapshot.lease) = (keeper.ties.page.answered_at(), keeper.ties.page.lease());
-        }
+        snapshot.has_keeper_died = snapshot.loss.is_some() && self.keeper.has_died();
         if !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone) {
             self.caller_is_told = true;
             snapshot.caller_has_gone = true;
@@ -58,12 +56,9 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn hear_keeper(&mut self) -> Option<Event> {
-        let event = self.keeper.as_mut().filter(|_| self.ready.keeper)?.hear()?;
+        let event = if self.ready.keeper { self.keeper.hear()? } else { return None };
         // A signal that had come before that report was read keeps the command from being started.
         self.ready.signals |= matches!(event, Event::Keeper(Report::Queue(Progress::Held { .. })));
-        if let Event::Keeper(Report::Queue(Progress::Asked(asked))) = event {
-            self.asked = Some(asked);
-        }
         if let Event::Keeper(Report::Borrows(lenders)) = &event
             && self.borrowing.keep(lenders)
         {
@@ -71,6 +66,11 @@ impl SupervisorIo for Supervisor<'_> {
             self.job.dismiss_guard();
         }
         Some(event)
+    }
+
+    fn lease(&self) -> (Option<Span>, Option<Instant>) {
+        let page = self.keeper.ties.page;
+        (page.lease(), page.answered_at())
     }
 
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
@@ -87,16 +87,11 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn spoil(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.ties.page.spoil();
-        }
+        self.keeper.ties.page.spoil();
     }
 
     fn perform(&mut self, effect: Effect) -> anyhow::Result<Option<Event>> {
         match effect {
-            Effect::StartKeeper => self.start_keeper()?,
-            Effect::MakeGuard => self.make_guard(),
-            Effect::DismissGuard => self.job.dismiss_guard(),
             Effect::Spawn { grant, until } => {
                 let failed = |why| Event::Command(CommandEvent::StartFailed(why));
                 return Ok(self.spawn(&grant, until)?.map(failed));
@@ -115,15 +110,14 @@ impl SupervisorIo for Supervisor<'_> {
                 self.call_in();
                 self.signal_caller(self.plan.settings.stop_signal);
             }
+            Effect::QueueAgain => self.keeper.order(Order::QueueAgain),
             Effect::Release => {
                 self.job.leave();
-                if let Some(keeper) = &self.keeper {
-                    keeper.order(Order::Release);
-                }
+                self.keeper.order(Order::Release);
                 self.teller.screen.keep();
                 self.job.restore_terminal();
-                // The machine was told once that this keeper has gone. No confirmation comes from it.
-                if self.keeper.as_ref().is_none_or(|keeper| keeper.link.is_none()) {
+                // The machine was told once that the keeper has gone. No confirmation comes from it.
+                if self.keeper.link.is_none() {
                     return Ok(Some(Event::KeeperGone));
                 }
             }
@@ -135,7 +129,7 @@ impl SupervisorIo for Supervisor<'_> {
                 // We may have been stopped for long, so anything may have come.
                 self.ready = Ready::ALL;
             }
-            Effect::EndKeeper => self.kill_keeper(),
+            Effect::EndKeeper => self.keeper.kill(),
             Effect::Say(notice) => {
                 let (weight, text) = self.teller.say(&notice);
                 self.manager.status(weight, &text);

@@ -81,11 +81,6 @@ impl Job {
     /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `kept_open`: descriptors that it
     /// keeps open for as long as something of the command is left.
     pub(super) fn make_guard(&mut self, command: &CommandLine, ties: &Ties, kept_open: &[RawFd]) -> io::Result<()> {
-        if self.guard.as_ref().is_some_and(|running| !running.view.is_reaped() && running.guard.is_linked()) {
-            return Ok(());
-        }
-        // A guard that is still here has died, and may have to be reaped.
-        self.dismiss_guard();
         self.shares_group = terminal::is_controlled();
         self.strangers.clear();
         self.tree.each_child(|child| self.strangers.push(child))?;
@@ -128,10 +123,9 @@ impl Job {
         variables: &[Variable],
         until: Instant,
     ) -> io::Result<()> {
-        self.make_guard(command, ties, kept_open)?;
         let mut opened = self.open(ties, variables, until);
-        if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {
-            // The guard, or what waited at its gate, has died meanwhile. The guard may have said why.
+        if opened.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ECHILD | libc::EPIPE))) {
+            // None could be made, or it has died meanwhile, or what waited at its gate has. The guard may have said why.
             let why = self.guard.as_ref().and_then(|running| running.guard.failure());
             self.dismiss_guard();
             self.make_guard(command, ties, kept_open).map_err(|error| why.unwrap_or(error))?;

@@ -1,6 +1,5 @@
 //! The keeper's process, as the supervisor sees it.
 
-use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::path::Path;
 use std::time::Duration;
@@ -14,9 +13,8 @@ use crate::between::ties::{KeeperTies, Ties};
 use crate::between::wire::{Link, Received};
 use crate::cli::Plan;
 use crate::fence::{Fence, keeper as fence_keeper};
-use crate::keeper::process::{self, KeeperBirth};
+use crate::keeper::process;
 use crate::rules::event::{CommandEnd, Event};
-use crate::rules::last_run::Asked;
 use crate::rules::message::Order;
 use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::signal::Signal;
@@ -36,20 +34,12 @@ pub(super) struct KeeperProcess {
 }
 
 impl KeeperProcess {
-    /// Makes a keeper of a session.
-    pub(super) fn start(
-        plan: &Plan,
-        credentials_copy: Option<&File>,
-        refresh: Option<Duration>,
-        asked: Option<Asked>,
-        borrowing: &BorrowedPipes,
-    ) -> anyhow::Result<Self> {
+    /// Makes the keeper of locks in ZooKeeper.
+    pub(super) fn start(plan: &Plan, refresh: Option<Duration>, borrowing: &BorrowedPipes) -> anyhow::Result<Self> {
         let is_hold = plan.hold.is_some();
         let file = plan.access.login.file.as_deref().and_then(descriptor_of);
-        let files = credentials_copy.map(File::as_raw_fd).into_iter().chain(file);
-        Self::fork(is_hold, files, |supervisor, link, ties| {
-            let loans = borrowing.without_pipes();
-            process::run(KeeperBirth { plan, credentials_copy, supervisor, refresh, asked, loans, link, ties });
+        Self::fork(is_hold, file, |supervisor, link, ties| {
+            process::run(plan, supervisor, refresh, borrowing.without_pipes(), link, ties);
         })
     }
 
@@ -111,7 +101,7 @@ impl KeeperProcess {
             && let Err(error) = link.send(&order)
         {
             log::info!("cannot tell the keeper {order:?}: {error}");
-            // The order can only be to release, so the shared page and the end of the socket can say it.
+            // There is no command: the lock is to be released, which the shared page and the end of the socket can say.
             self.ties.page.release();
             link.end();
         }

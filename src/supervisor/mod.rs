@@ -14,7 +14,6 @@ mod teller; // which notices are shown, and where
 pub mod turn; // the order of things in the loop
 mod wait; // what the loop sleeps for
 
-use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, RawFd};
@@ -38,14 +37,12 @@ use crate::guard::program;
 use crate::rules::event::{CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::guard_view::CommandFate;
 use crate::rules::instant::Instant;
-use crate::rules::last_run::Asked;
 use crate::rules::message::{Grant, Order};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::system::clock::{self, Alarm};
 use crate::system::process;
-use crate::system::secrets;
 use crate::system::signals::{self, Signals};
 use crate::system::terminal::say;
 use crate::system::writer::Writer;
@@ -71,7 +68,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     if plan.hold.is_some() {
         signals::block_for_command();
     }
-    let job = match Job::new() {
+    let mut job = match Job::new() {
         Ok(job) => job,
         Err(error) if error.kind() == io::ErrorKind::Other => {
             say(&format!("cannot look after what the command starts: {error}"));
@@ -86,26 +83,30 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
             return Ok(refusal.outcome());
         }
     };
-    let credentials_copy = plan.access.login.file.as_ref().map(|_| secrets::hidden_file()).transpose();
-    let credentials_copy = credentials_copy.context("cannot make room for the credentials")?;
-    let borrowing = BorrowedPipes::new(&plan.request.offers);
+    let mut borrowing = BorrowedPipes::new(&plan.request.offers);
+    if !plan.request.held.is_empty() {
+        borrowing.borrow(&lending::Proc);
+    }
     let teller = Teller::new(plan);
     let caller = plan.hold.as_ref().map(Caller::find).transpose().context("cannot watch the caller")?;
     let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal));
     let command = plan.command.as_ref().or(stand_in.as_ref()).context("there is no command")?;
+    let keeper = match &fence {
+        Some(fence) => KeeperProcess::of_fence(fence)?,
+        None => KeeperProcess::start(plan, teller.refresh(), &borrowing)?,
+    };
+    job.disown(keeper.pid);
     // The kernel closes its descriptors when this process ends, so nothing is dropped.
     let mut supervisor = ManuallyDrop::new(Supervisor {
         plan,
         command,
-        credentials_copy,
         signals,
         child_signals,
         alarm,
-        keeper: None,
+        keeper,
         job,
         borrowing,
         fence,
-        asked: None,
         caller,
         caller_is_told: false,
         ready: Ready::default(),
@@ -126,13 +127,11 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
 struct Supervisor<'p> {
     plan: &'p Plan,
     command: &'p CommandLine,
-    /// Where a keeper keeps the credentials for the next one. This process never reads it.
-    credentials_copy: Option<File>,
     signals: Signals,
     /// Tells that a child has ended or was stopped.
     child_signals: Signals,
     alarm: Alarm,
-    keeper: Option<KeeperProcess>,
+    keeper: KeeperProcess,
     job: Job,
     borrowing: BorrowedPipes,
     /// With `zklock fence`: the files in place of a lock.
@@ -143,15 +142,18 @@ struct Supervisor<'p> {
     /// What is worth reading in this turn.
     ready: Ready,
     manager: Manager,
-    /// When this run asked: a place in the queue that is lost does not change that.
-    asked: Option<Asked>,
     teller: Teller<'p>,
     writer: &'p mut Writer,
 }
 
 impl<'p> Supervisor<'p> {
     fn work(&mut self) -> anyhow::Result<Outcome> {
-        let mut turns = Turns::begin(self.plan.settings, self)?;
+        let mut turns = Turns::begin(self.plan.settings, clock::now());
+        // Now, because the servers take a while to open the session and to make our node. If there are too many processes, there
+        // may be fewer at our turn.
+        if let Err(error) = self.job.make_guard(self.command, &self.keeper.ties, &self.descriptors_of_guard()) {
+            log::info!("cannot make a guard yet: {error}");
+        }
         loop {
             if let Some(outcome) = turns.outcome() {
                 return Ok(outcome);
@@ -178,59 +180,22 @@ impl<'p> Supervisor<'p> {
         }
     }
 
-    fn start_keeper(&mut self) -> anyhow::Result<()> {
-        self.kill_keeper();
-        // A guard is tied to the keeper that it was made for.
-        self.job.dismiss_guard();
-        // What waited at the gate writes to the terminal no more.
-        self.teller.screen.keep();
-        if !self.plan.request.held.is_empty() {
-            self.borrowing.borrow(&lending::Proc);
-        }
-        let refresh = self.teller.refresh();
-        let keeper = match &self.fence {
-            Some(fence) => KeeperProcess::of_fence(fence)?,
-            None => {
-                KeeperProcess::start(self.plan, self.credentials_copy.as_ref(), refresh, self.asked, &self.borrowing)?
-            }
-        };
-        self.job.disown(keeper.pid);
-        self.keeper = Some(keeper);
-        Ok(())
-    }
-
-    fn make_guard(&mut self) {
-        let Some(keeper) = &self.keeper else { return };
-        // If there are too many processes now, there may be fewer at our turn.
-        if let Err(error) = self.job.make_guard(self.command, &keeper.ties, &self.descriptors_of_guard()) {
-            log::info!("cannot make a guard yet: {error}");
-        }
-    }
-
-    fn kill_keeper(&self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.kill();
-        }
-    }
-
     /// Starts the command. Returns why it could not be started.
     fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<Option<Unstarted>> {
         self.clear_screen();
         self.job.prepare();
         let descriptors = self.descriptors_of_guard();
-        // Without a keeper there is no lock.
-        let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
         if let Some(fence) = &self.plan.fence {
             variables = vec![environment::token(fence.token)];
         } else {
-            let lent = &keeper.ties.lent;
+            let lent = &self.keeper.ties.lent;
             let root = self.caller.as_ref().map_or(Some(lent.lender()), Caller::process);
             let offer = root.and_then(|root| lent.offer(root, grant.own_session));
             variables.extend(offer.map(|offer| environment::lender(&offer, &self.plan.request.offers)));
         }
-        match self.job.start(self.command, &mut keeper.ties, &descriptors, &variables, until) {
+        match self.job.start(self.command, &mut self.keeper.ties, &descriptors, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
                 self.manager.ready();
@@ -251,15 +216,12 @@ impl<'p> Supervisor<'p> {
     /// Whether a run may use our locks. Once all below the guard has gone, what has the pipe open is as a rule a process
     /// elsewhere that has got a copy of our command's environment. It finds that out, or may be stopped.
     fn may_be_used(&self) -> bool {
-        let is_lent = self.keeper.as_ref().is_some_and(|keeper| !keeper.ties.lent.is_over());
-        is_lent && (self.caller.is_some() || !self.job.has_gone())
+        !self.keeper.ties.lent.is_over() && (self.caller.is_some() || !self.job.has_gone())
     }
 
     /// Has all killed that runs under our locks elsewhere.
     fn call_in(&self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.ties.lent.call_in();
-        }
+        self.keeper.ties.lent.call_in();
     }
 
     /// With `zklock hold`: the lock is, or is about to be, lost.
@@ -283,7 +245,7 @@ impl<'p> Supervisor<'p> {
         why
     }
 
-    /// Leaves neither the command nor a keeper running. After a run that ended as it should, only a keeper and a guard
+    /// Leaves neither the command nor the keeper running. After a run that ended as it should, only a keeper and a guard
     /// that are about to exit are left.
     fn clean_up(&mut self, has_failed: bool) {
         self.manager.stopping();
@@ -298,17 +260,15 @@ impl<'p> Supervisor<'p> {
         let until = clock::now() + KEEPER_EXIT;
         // It exits when its socket is closed. After a run that has failed, it does not know that nothing is left. What a
         // caller runs below our locks is not below our guard: the keeper waits for that, but not if it is told to release.
-        if let Some(keeper) = &mut self.keeper {
-            if has_failed && self.caller.is_none() {
-                keeper.order(Order::Release);
-            }
-            keeper.link = None;
-            keeper.ties.end();
+        if has_failed && self.caller.is_none() {
+            self.keeper.order(Order::Release);
         }
-        while self.keeper.as_ref().is_some_and(|keeper| !keeper.reaped) {
+        self.keeper.link = None;
+        self.keeper.ties.end();
+        while !self.keeper.reaped {
             let left = until.saturating_since(clock::now());
             if left.is_zero() {
-                self.kill_keeper();
+                self.keeper.kill();
             }
             if clock::now() > until + KEEPER_EXIT {
                 // A file system that does not answer keeps it from dying.
@@ -345,8 +305,8 @@ impl<'p> Supervisor<'p> {
             let end = program::end_of(status);
             self.writer.ended(pid);
             self.job.reaped(pid, end);
-            if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
-                keeper.ended(end);
+            if self.keeper.pid == pid {
+                self.keeper.ended(end);
             }
         }
     }
@@ -365,8 +325,8 @@ impl<'p> Supervisor<'p> {
             self.signal_caller(self.plan.settings.stop_signal);
             self.call_in();
         }
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.plan.settings.wait_descendants) {
-            keeper.ties.lent.end();
+        if !self.plan.settings.wait_descendants {
+            self.keeper.ties.lent.end();
         }
         if self.may_be_used() { CommandEvent::EndedLending(end) } else { CommandEvent::Ended(end) }
     }

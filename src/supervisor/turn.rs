@@ -43,10 +43,6 @@ pub struct Snapshot {
     pub loss: Option<Loss>,
     /// The keeper has gone, and did not exit by itself.
     pub has_keeper_died: bool,
-    /// When the servers last answered this keeper anything.
-    pub answered: Option<Instant>,
-    /// The lease that this keeper shows.
-    pub lease: Option<Span>,
     /// The process that `zklock hold` holds for has gone; told once.
     pub caller_has_gone: bool,
     /// There may be more children to reap.
@@ -67,6 +63,10 @@ pub trait SupervisorIo {
     /// The keeper's next report, or that it has gone.
     fn hear_keeper(&mut self) -> Option<Event>;
 
+    /// The lease that the keeper shows, and when the servers last answered it anything. Asked for after the reports: one that
+    /// the lock is held is about the session of this lease.
+    fn lease(&self) -> (Option<Span>, Option<Instant>);
+
     /// The signals that have come. With each: whether the terminal has sent it to the command as well.
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Self::Error>;
 
@@ -82,7 +82,7 @@ pub trait SupervisorIo {
 #[derive(Debug)]
 pub struct Turns {
     machine: Machine,
-    /// The lease of this keeper that the machine was last told.
+    /// The lease that the machine was last told.
     lease: Option<Span>,
     /// We have stopped ourselves, and gone on, in this turn.
     has_stopped: bool,
@@ -92,12 +92,10 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// A run that begins now. An error is one of [`SupervisorIo::perform`].
-    pub fn begin<O: SupervisorIo>(settings: Settings, outside: &mut O) -> Result<Self, O::Error> {
-        let (machine, effects) = Machine::start(settings, outside.now());
-        let mut turns = Self { machine, lease: None, has_stopped: false, behind_since: None, outcome: None };
-        turns.perform(outside, effects)?;
-        Ok(turns)
+    /// A run that begins now. The keeper has been started.
+    pub fn begin(settings: Settings, now: Instant) -> Self {
+        let machine = Machine::start(settings, now);
+        Self { machine, lease: None, has_stopped: false, behind_since: None, outcome: None }
     }
 
     /// When a turn is due although nothing has come.
@@ -117,13 +115,34 @@ impl Turns {
         self.outcome
     }
 
-    /// One turn. An error is one of `outside`.
+    /// One turn, or several if Ctrl-Z has stopped us meanwhile. An error is one of `outside`.
     pub fn turn<O: SupervisorIo>(&mut self, outside: &mut O) -> Result<(), O::Error> {
+        let mut continues = vec![];
+        loop {
+            let snapshot = self.hear(outside, &mut continues)?;
+            if std::mem::take(&mut self.has_stopped) {
+                continue;
+            }
+            if self.machine.deadline().is_some_and(|deadline| deadline <= outside.now()) {
+                self.happen(outside, Event::Timer)?;
+            }
+            self.tell(outside, continues.into_iter().map(signaled))?;
+            return self.tell_who_has_gone(outside, &snapshot);
+        }
+    }
+
+    /// Tells the machine all that has happened but the deadline, and the signals that are added to `continues`.
+    fn hear<O: SupervisorIo>(
+        &mut self,
+        outside: &mut O,
+        continues: &mut Vec<(Signal, bool)>,
+    ) -> Result<Snapshot, O::Error> {
         let snapshot = outside.look(self.awaits().is_some());
         self.behind_since = snapshot.is_behind.then(|| outside.now());
         let postponed = self.hear_keeper(outside, &snapshot)?;
-        let (continues, signals): (Vec<_>, Vec<_>) =
+        let (continuing, signals): (Vec<_>, Vec<_>) =
             outside.signals()?.into_iter().partition(|(signal, _)| *signal == Signal::CONT);
+        continues.extend(continuing);
         if signals.iter().any(|(signal, _)| cancels(*signal)) {
             outside.spoil();
         }
@@ -137,13 +156,7 @@ impl Turns {
         self.tell_who_has_gone(outside, &snapshot)?;
         self.tell(outside, postponed)?;
         self.tell(outside, later.into_iter().map(signaled))?;
-        if std::mem::take(&mut self.has_stopped) {
-            self.turn(outside)?;
-        } else if self.machine.deadline().is_some_and(|deadline| deadline <= outside.now()) {
-            self.happen(outside, Event::Timer)?;
-        }
-        self.tell(outside, continues.into_iter().map(signaled))?;
-        self.tell_who_has_gone(outside, &snapshot)
+        Ok(snapshot)
     }
 
     /// Tells what the keeper reports, the lease, and a loss that others have found. Returns what is not to be told before the
@@ -168,13 +181,14 @@ impl Turns {
                 self.happen(outside, event)?;
             }
         }
-        if let Some(span) = snapshot.lease.filter(|_| self.lease != snapshot.lease)
+        let (lease, answered) = outside.lease();
+        if let Some(span) = lease.filter(|_| self.lease != lease)
             && let Some(effects) = self.machine.extend(outside.now(), span)
         {
-            self.lease = snapshot.lease;
+            self.lease = lease;
             self.perform(outside, effects)?;
         }
-        if let Some(at) = snapshot.answered {
+        if let Some(at) = answered {
             self.machine.answer(at);
         }
         match snapshot.loss.filter(|_| self.may_lose()) {
@@ -217,7 +231,6 @@ impl Turns {
             match effect {
                 Effect::Signal { .. } | Effect::Stop(_) | Effect::Kill if taken_back.is_some() => continue,
                 Effect::Stop(_) | Effect::Kill => outside.spoil(),
-                Effect::StartKeeper => self.lease = None,
                 Effect::StopSelf(_) => self.has_stopped = true,
                 Effect::Finish(outcome) => self.outcome = Some(outcome),
                 _ => {}

@@ -8,7 +8,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Supervisor;
 use super::caller::Caller;
-use super::keeper::KeeperProcess;
 use super::turn::Turns;
 use crate::rules::event::Awaited;
 use crate::system::clock;
@@ -30,7 +29,7 @@ impl Ready {
 impl Supervisor<'_> {
     /// Sleeps until a signal, a report, the deadline or a text that has no writer comes.
     pub(super) fn wait(&mut self, turns: &Turns) -> anyhow::Result<()> {
-        if self.keeper.as_ref().is_some_and(KeeperProcess::has_news) {
+        if self.keeper.has_news() {
             self.ready = Ready::ALL;
             return Ok(());
         }
@@ -44,8 +43,7 @@ impl Supervisor<'_> {
             PollFd::new(self.child_signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
         ];
-        let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
-        fds.extend(link.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
+        fds.extend(self.keeper.link.as_ref().map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
         let of_guard = fds.len();
         fds.extend(self.job.awaited().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let of_others = fds.len();
@@ -57,7 +55,7 @@ impl Supervisor<'_> {
             Some(Awaited::Everyone) => self.caller.is_some() && self.job.has_gone(),
             None => false,
         };
-        let lent = self.keeper.as_ref().and_then(|keeper| keeper.ties.lent.awaited()).filter(|_| awaits_borrowers);
+        let lent = self.keeper.ties.lent.awaited().filter(|_| awaits_borrowers);
         fds.extend(lent.map(|lent| PollFd::new(lent, PollFlags::empty())));
         if !self.caller_is_told {
             fds.extend(self.caller.as_ref().and_then(Caller::awaited));

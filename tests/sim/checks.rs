@@ -372,6 +372,7 @@ impl State {
             // Without a fault only under a lease that was still short: there, one slow answer is enough.
             Outcome::Lost if state.told_revoked && !state.revoked => false,
             Outcome::Lost if state.told_revoked && !ran => true,
+            Outcome::Lost if state.told_lender_gone && !ran => true,
             // What is lent may be lost at any time.
             Outcome::Lost
                 if state.is_kept_to_the_end
@@ -397,7 +398,7 @@ impl State {
             Outcome::Unusable => !ran && self.is_upgrade(host),
             // Without a fault only if the time to wait is shorter than connecting takes.
             Outcome::Unavailable => !ran && (self.faulty || matches!(settings.patience, Patience::AtMost(_))),
-            Outcome::Internal => state.keeper_kills >= 3 || state.guard_died,
+            Outcome::Internal => state.keeper_kills > 0 || state.guard_died,
             Outcome::NotFound => state.never_ran && state.script.missing,
             // `--kill-after` may fit the session timeout that was asked for, but not the one that was granted.
             Outcome::Usage => !ran && self.servers.all.iter().any(|server| !has_room(settings, server.limit)),

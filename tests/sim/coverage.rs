@@ -75,7 +75,7 @@ kinds! {
     /// A session ended because of a shorter timeout that its client had not heard of.
     LostUnheard, NotFree, Interrupted, Unavailable, RanOut, KilledByGuard, KilledByTimer,
     /// A command was taken back because its guard was stopped at the gate.
-    Recalled,
+    Recalled, QueuedAgain,
     /// A run was recorded as successful, a command was skipped because of one, and a record was lost with its session.
     Recorded, Skipped, Unrecorded,
     /// A nested run has started its command under a lock that is lent to it, has given back what it does not use, has

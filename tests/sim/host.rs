@@ -10,6 +10,7 @@ use zklock::rules::guard::{GuardRequest, Stage, Targets};
 use zklock::rules::guard_view::{CommandFate, GuardState, GuardView, Kill};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
+use zklock::rules::lease::Span;
 use zklock::rules::loans::Borrowing;
 use zklock::rules::message::{Grant, Loss, Order, Progress, Report};
 use zklock::rules::mode::Mode;
@@ -132,6 +133,8 @@ pub(crate) struct Host {
     is_cancelled: bool,
     /// The supervisor has read that the lock is lost, or that the keeper has gone.
     pub(crate) told_loss: bool,
+    /// The supervisor has seen that a run whose locks it has borrowed is gone, or has lost them.
+    pub(crate) told_lender_gone: bool,
     /// Its contender was asked to give up, and its supervisor has read that it was.
     pub(crate) revoked: bool,
     pub(crate) told_revoked: bool,
@@ -152,7 +155,7 @@ pub(crate) struct Host {
     /// When the command passed the gate, and whether it has been stopped, or was about to be, since then.
     pub(crate) began: Option<Time>,
     pub(crate) is_spoiled: bool,
-    /// When the run asked for its first lock, as its supervisor has read, and whether its command was skipped.
+    /// When the run asked for its first lock, and whether its command was skipped.
     pub(crate) asked: Option<Asked>,
     pub(crate) is_skipped: bool,
     /// The signal that has stopped the command, until the guard has noticed.
@@ -227,6 +230,7 @@ impl Host {
             late_signals: vec![],
             is_cancelled: false,
             told_loss: false,
+            told_lender_gone: false,
             revoked: false,
             told_revoked: false,
             armed: None,
@@ -417,10 +421,7 @@ impl SupervisorIo for SimIo<'_> {
         seen.has_command = this.view.as_ref().is_some_and(GuardView::has_command);
         seen.caller_has_gone = this.hold.as_mut().is_some_and(Hold::has_caller_gone);
         seen.has_keeper_died = this.keeper_kills > 0;
-        if let Some(keeper) = self.keeper() {
-            seen.answered = keeper.answered.map(instant);
-            seen.lease = keeper.span.filter(|_| !keeper.revoked);
-        }
+        this.told_lender_gone |= seen.loss == Some(Loss::LenderGone);
         seen
     }
 
@@ -436,11 +437,11 @@ impl SupervisorIo for SimIo<'_> {
             self.state.touch_keeper(keeper);
             match report {
                 Report::Queue(Progress::Held { .. }) => {
+                    self.this().told_loss = false;
                     self.this().is_cancelled = self.this().signals.contains(&(Signal::TERM, false));
                 }
                 Report::Lost(_) | Report::Refused(_) => self.this().told_loss = true,
                 Report::Revoked(_) => self.this().told_revoked = true,
-                Report::Queue(Progress::Asked(asked)) => self.state.check_asked(self.host, asked),
                 Report::Borrows(ref lenders) => self.state.keep_loans(self.host, lenders),
                 _ => {}
             }
@@ -453,6 +454,12 @@ impl SupervisorIo for SimIo<'_> {
         self.this().linked = false;
         self.this().told_loss = true;
         Some(Happening::KeeperGone)
+    }
+
+    fn lease(&self) -> (Option<Span>, Option<Instant>) {
+        let keeper = self.keeper();
+        let span = keeper.and_then(|keeper| keeper.span.filter(|_| !keeper.revoked));
+        (span, keeper.and_then(|keeper| keeper.answered.map(instant)))
     }
 
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
@@ -486,9 +493,9 @@ impl State {
         self.hosts[host].started = true;
         self.hosts[host].started_at = self.now;
         let settings = self.hosts[host].settings;
-        let mut outside = SimIo { state: self, host, looks_early: false, hears_early: false, sees_late: false };
-        let Ok(turns) = Turns::begin(settings, &mut outside);
-        self.hosts[host].turns = Some(turns);
+        self.start_keeper(host);
+        self.make_guard(host);
+        self.hosts[host].turns = Some(Turns::begin(settings, instant(self.now)));
         self.turn(host);
     }
 
@@ -540,9 +547,6 @@ impl State {
 
     fn perform(&mut self, host: usize, effect: Effect) -> Option<Happening> {
         match effect {
-            Effect::StartKeeper => self.start_keeper(host),
-            Effect::MakeGuard => self.make_guard(host),
-            Effect::DismissGuard => self.dismiss_guard(host),
             Effect::Spawn { grant, until } => return self.spawn(host, grant, micros(until.since_boot())),
             Effect::Recall(why) => return self.recall(host, why),
             Effect::Signal { signal, whom: Targets::Group | Targets::All } => {
@@ -573,6 +577,16 @@ impl State {
                         // It checks by itself whether any process is left.
                         self.wake_supervisor(host);
                     }
+                }
+            }
+            Effect::QueueAgain => {
+                if self.hosts[host].has_opening() {
+                    self.fail(format!("host {host} queues anew, and its command may still pass the gate"));
+                }
+                self.coverage.count(Kind::QueuedAgain);
+                if let Some(keeper) = self.hosts[host].keeper {
+                    self.keepers[keeper].orders.push(Order::QueueAgain);
+                    self.touch_keeper(keeper);
                 }
             }
             Effect::Release => {
@@ -665,13 +679,6 @@ impl State {
     }
 
     fn start_keeper(&mut self, host: usize) {
-        self.end_keeper(host);
-        if self.hosts[host].has_opening() {
-            self.fail(format!("host {host} queues anew, and its command may still pass the gate"));
-        }
-        // Its guard belongs to it.
-        self.dismiss_guard(host);
-        self.call_in(host);
         self.hosts[host].lending.begin();
         self.borrow(host);
         let loans = self.hosts[host].borrowing.without_pipes();
@@ -720,6 +727,12 @@ impl State {
             self.fail(format!("host {host} starts its command although a signal had come before"));
         }
         self.make_guard(host);
+        let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
+        let is_lost = |report: &Report| matches!(report, Report::Lost(_) | Report::Requeued { .. });
+        if keeper.is_none_or(|keeper| keeper.limits.is_none() || keeper.revoked && !keeper.reports.iter().any(is_lost))
+        {
+            self.fail(format!("host {host} starts its command, and there is no lease"));
+        }
         self.hosts[host].never_ran = false;
         self.hosts[host].opening = Some((grant, until));
         self.ask_guard(host, GuardRequest::Open);

@@ -1,10 +1,11 @@
 //! What is checked of `--once-per`.
 
 use zklock::rules::last_run::{self, Asked, LastRun};
+use zklock::zookeeper::session::NodeStat;
 
 use crate::coverage::Kind;
 use crate::faults::lock_path;
-use crate::state::{MS, State};
+use crate::state::{MS, State, instant};
 
 impl State {
     /// The last successful run under the lock of this host, as the leader knows it.
@@ -18,11 +19,12 @@ impl State {
         self.hosts[host].grant.as_ref().map(|grant| grant.first.token)
     }
 
-    /// A run asks once, however often it queues anew.
-    pub(crate) fn check_asked(&mut self, host: usize, asked: Asked) {
-        if self.hosts[host].asked.replace(asked).is_some_and(|before| before.at != asked.at) {
-            self.fail(format!("host {host} asks anew"));
-        }
+    /// The keeper over this connection has read when a contender of its own was created. A run asks with its first one,
+    /// however often it queues anew.
+    pub(crate) fn note_asked(&mut self, conn: usize, stat: NodeStat) {
+        let host = &mut self.hosts[self.conns[conn].host];
+        let after = instant(host.started_at);
+        host.asked.get_or_insert(Asked { at: stat.created, after });
     }
 
     /// A command starts only if the last successful run was not recent.

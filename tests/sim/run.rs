@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use zklock::cli::{LockRequest, Plan};
-use zklock::keeper::Keeper;
+use zklock::keeper::sessions;
 use zklock::rules::card::Card;
 use zklock::rules::mode::Mode;
 use zklock::rules::process_identity::ProcessIdentity;
@@ -139,7 +139,6 @@ fn settle<'p>(state: &Shared, by_lock: &[Plan], plans: &'p [OnceCell<Plan>], tas
         for keeper in born {
             let host = state.borrow().keepers[keeper].host;
             let plan = plans[host].get_or_init(|| plan_of(by_lock, &state.borrow().hosts[host]));
-            let asked = state.borrow().hosts[host].asked;
             let ProcessIdentity { pid, started } = lender(host);
             let machine = state.borrow().top(host).to_string();
             let (pid, started, boot_id) = (Some(pid), Some(started), Some(machine));
@@ -147,10 +146,7 @@ fn settle<'p>(state: &Shared, by_lock: &[Plan], plans: &'p [OnceCell<Plan>], tas
                 Card { pid, started, boot_id, pid_ns: Some(1), mode: Some(plan.request.mode), ..Card::default() };
             let outside = SimIo { state: Rc::clone(state), keeper, card };
             let alive = state.borrow().keepers[keeper].alive;
-            tasks.push(alive.then(|| {
-                let life = Keeper::new(plan, None, asked, outside).keep();
-                Box::pin(life) as Task<'p>
-            }));
+            tasks.push(alive.then(|| Box::pin(sessions::keep(plan, None, outside)) as Task<'p>));
         }
         let Some(keeper) = state.borrow_mut().dirty.pop() else { return };
         if !state.borrow().keeper_runs(keeper) {

@@ -409,8 +409,8 @@ impl State {
             self.check_recorded(host);
         }
         if releases {
-            // What a keeper had sent before it died may come when the command runs under the next one.
-            if self.hosts[host].keeper == Some(self.conns[conn].keeper) {
+            // What was sent in a session that was lost while waiting may come when the command runs in the next one.
+            if self.hosts[host].grant.as_ref().is_none_or(|grant| grant.own_session == owner) {
                 self.check_release(host);
                 let state = &mut self.hosts[host];
                 state.is_kept_to_the_end |= is_done && state.guard.stage == Stage::Empty && !state.stopped_by_us;

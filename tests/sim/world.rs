@@ -128,7 +128,7 @@ impl SimIo {
         if let (Report::Connection(Connectivity::Shortened(_)), true) = (report, state.hosts[host].is_running()) {
             state.spring(Kind::AtShortened, host);
         }
-        if let Report::Queue(Progress::Requeued(_)) = report {
+        if let Report::Requeued { .. } = report {
             state.coverage.count(Kind::Requeued);
         }
         match report {
@@ -264,6 +264,16 @@ impl KeeperIo for SimIo {
         state.wake_guard(host);
     }
 
+    fn forget_lease(&self) {
+        let mut state = self.state.borrow_mut();
+        let host = state.keepers[self.keeper].host;
+        if state.hosts[host].has_opening() || state.hosts[host].has_passed {
+            state.fail(format!("host {host} gets another lease after its gate was opened"));
+        }
+        let keeper = &mut state.keepers[self.keeper];
+        (keeper.lease, keeper.limits, keeper.span, keeper.revoked) = (None, None, None, false);
+    }
+
     async fn emptied(&self) {
         poll_fn(|_| {
             let state = self.state.borrow();
@@ -394,6 +404,9 @@ impl Session for SimSession {
             let keeper = state.conns[self.conn].keeper;
             // They show nothing of the new node.
             state.keepers[keeper].listed.clear();
+            if let Ok(Created { stat: Some(stat), .. }) = created {
+                state.note_asked(self.conn, stat);
+            }
             drop(state);
             created
         })
@@ -417,7 +430,14 @@ impl Session for SimSession {
     }
 
     fn read(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat)> {
-        self.session.read(path)
+        let read = self.session.read(path);
+        Box::pin(async move {
+            let read = read.await?;
+            if read.1.owner == self.id() {
+                self.state.borrow_mut().note_asked(self.conn, read.1);
+            }
+            Ok(read)
+        })
     }
 
     fn read_and_watch(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat, Watch)> {

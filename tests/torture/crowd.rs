@@ -67,8 +67,8 @@ struct State {
     ended_at: Option<Time>,
     hurt: bool,
     killers: Vec<Signal>,
-    /// Its guard was killed, or was stopped and so may have been killed by the kernel.
-    loses_guard: bool,
+    /// Its keeper was killed, or its guard, or the guard was stopped and so may have been killed by the kernel.
+    loses_process: bool,
     /// The other end of a pipe that is full, if that is its stderr.
     reader: Option<OwnedFd>,
 }
@@ -143,8 +143,8 @@ impl Contender {
         lock(&self.state).killers.push(signal);
     }
 
-    pub(crate) fn expect_loss_of_guard(&self) {
-        lock(&self.state).loses_guard = true;
+    pub(crate) fn expect_loss_of_process(&self) {
+        lock(&self.state).loses_process = true;
     }
 
     fn has_ended(&self) -> bool {
@@ -184,14 +184,14 @@ impl Contender {
             (Some(69 | 76), _) => true,
             (Some(75), _) => self.give != Give::Never,
             (Some(124), _) => self.is_limited,
-            // A guard that does not run for a fifth of the session timeout may be killed by the kernel. A command that
+            // A waiter gives up if its keeper dies. A guard that does not run for a fifth of the session timeout may be killed by the kernel. A command that
             // has lost its nested run in this way says so.
             (Some(70 | INNER_FAILED), _) => {
                 let is_met = |(from, until): &(Time, Time)| {
                     *until >= self.started && state.ended_at.is_none_or(|ended_at| *from <= ended_at)
                 };
                 let is_long = |(from, until): &(Time, Time)| *until - *from > self.timeout / 5;
-                state.loses_guard || stalls.iter().any(|stall| is_met(stall) && is_long(stall))
+                state.loses_process || stalls.iter().any(|stall| is_met(stall) && is_long(stall))
             }
             (_, Some(signal)) => state.killers.iter().any(|&killer| killer as i32 == signal),
             _ => false,
@@ -293,7 +293,7 @@ impl Crowd {
             ended_at: None,
             hurt: false,
             killers: Vec::new(),
-            loses_guard: false,
+            loses_process: false,
             reader,
         });
         let is_foreign = self.tool != Tool::Zklock;

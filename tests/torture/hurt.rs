@@ -178,9 +178,17 @@ impl Hurt {
         !is_out_of_reach && contender.guard().is_some()
     }
 
+    fn kills_keeper(&self) -> bool {
+        match self {
+            Self::Kill(parts) => parts.contains(Part::Keeper),
+            Self::StopAndKill(parts, place, _) => parts.0[*place] == Part::Keeper,
+            _ => false,
+        }
+    }
+
     fn make(&self, victim: &Contender, freezer: Option<&Freezer>, record: &Record) {
-        if self.parts().contains(Part::Guard) {
-            victim.expect_loss_of_guard();
+        if self.parts().contains(Part::Guard) || self.kills_keeper() {
+            victim.expect_loss_of_process();
         }
         let meanwhile = |length: &Length, begin: &dyn Fn(), end: &dyn Fn()| {
             record.disturb(Deaf::Contender(victim.number), || {

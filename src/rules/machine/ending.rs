@@ -51,8 +51,10 @@ impl Machine {
     pub(super) fn releasing(now: Instant, release: Release, event: Event) -> Transition {
         match event {
             Event::Keeper(Report::Released { was_busy }) => finish(release, Some(was_busy), vec![]),
-            // An expired session has taken the node with it, but says nothing about other contenders.
-            Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => finish(release, None, vec![]),
+            // The end of a session takes the node with it, but says nothing about other contenders.
+            Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded) | Report::Requeued { .. }) => {
+                finish(release, None, vec![])
+            }
             Event::KeeperGone => unconfirmed(release),
             Event::Timer if now >= release.until => unconfirmed(release),
             Event::Signal { signal, .. } => {

@@ -5,7 +5,6 @@ mod limits;
 use proptest::prelude::*;
 
 use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE, VERDICT_PATIENCE};
-use super::waiting::{KEEPER_CRASHES, LONGEST_KEEPER_PAUSE};
 use super::*;
 use crate::rules::event::{CommandEnd, CommandEvent, Unstarted};
 use crate::rules::guard::Targets;
@@ -33,13 +32,7 @@ fn terms() -> Terms {
 }
 
 fn view() -> QueueView {
-    QueueView {
-        lock: "/l".to_owned(),
-        place: Some((2, 2)),
-        next_in_line: true,
-        holder: "db3".to_owned(),
-        held_since: None,
-    }
+    QueueView { lock: "/l".to_owned(), place: Some((2, 2)), holder: "db3".to_owned(), held_since: None }
 }
 
 fn lease(from: Instant) -> Lease {
@@ -80,11 +73,9 @@ struct Harness {
 
 impl Harness {
     fn new(settings: Settings) -> Self {
-        let (machine, effects) = Machine::start(settings, START);
-        assert_eq!(effects, [Effect::StartKeeper, Effect::MakeGuard]);
         Self {
             now: START,
-            machine,
+            machine: Machine::start(settings, START),
             alive: false,
             unstarted: false,
             spawned: false,
@@ -112,8 +103,17 @@ impl Harness {
     }
 
     fn held(&mut self) {
+        self.held_but_not_to_start_before(self.now);
+    }
+
+    fn held_but_not_to_start_before(&mut self, start_at: Instant) {
         self.last_beat = Some(self.now);
-        self.event(Event::Keeper(Report::Queue(Progress::Held { grant: grant(), from: self.now })));
+        self.event(Event::Keeper(Report::Queue(Progress::Held {
+            grant: Box::new(grant()),
+            timeout: TIMEOUT,
+            from: self.now,
+            start_at,
+        })));
     }
 
     fn event(&mut self, event: Event) {
@@ -161,11 +161,8 @@ impl Harness {
                     assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
                 }
-                Effect::StartKeeper => assert!(!self.spawned, "a new session while the command runs"),
+                Effect::QueueAgain => assert!(!self.spawned, "another session although a gate was opened"),
                 Effect::Say(notice) => self.notices.push(notice),
-                Effect::MakeGuard | Effect::DismissGuard => {
-                    assert!(!self.spawned, "{effect:?} while there is a command");
-                }
                 Effect::StopSelf(_) | Effect::EndKeeper => {}
             }
         }
@@ -256,7 +253,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Remark(Remark::Misrecorded("/l".to_owned()))),
         Just(Report::Remark(Remark::Beside(Refusal::NoChroot))),
         Just(Report::Queue(Progress::Turn)),
-        Just(Report::Queue(Progress::Requeued(Loss::NodeDeleted))),
+        Just(Report::Requeued { loss: Loss::NodeDeleted, pause: Duration::ZERO }),
+        Just(Report::Lost(Loss::LenderGone)),
         Just(Report::Lost(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::SessionExpired)),
         Just(Report::Lost(Loss::SessionEnded)),
@@ -582,7 +580,8 @@ fn silent_servers_do_not_make_a_lock_busy() {
     let mut run = waited_in_vain();
     run.pass(VERDICT_PATIENCE);
     expect_unavailable(&run, None);
-    for last in [Event::KeeperGone, Event::Keeper(Report::Lost(Loss::SessionExpired))] {
+    let requeued = Report::Requeued { loss: Loss::SessionExpired, pause: Duration::ZERO };
+    for last in [Event::KeeperGone, Event::Keeper(Report::Lost(Loss::SessionExpired)), Event::Keeper(requeued)] {
         let mut run = waited_in_vain();
         run.event(last);
         expect_unavailable(&run, None);
@@ -656,9 +655,9 @@ fn each_silence_is_told_once() {
 fn first_after_the_session_was_ended(settings: Settings) -> Harness {
     let mut run = Harness::new(settings);
     run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
-    run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
+    run.event(Event::Keeper(Report::Requeued { loss: Loss::SessionEnded, pause: Duration::ZERO }));
     run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
-    run.held();
+    run.held_but_not_to_start_before(run.now + TIMEOUT);
     run
 }
 
@@ -697,40 +696,33 @@ fn nonblock_does_not_wait_for_old_leases() {
     assert_eq!(run.finished, Some(Outcome::Unavailable));
 }
 
+/// The servers may take a lock away that was reported as held before the command is started.
 #[test]
-fn a_second_loss_shortens_no_pause() {
-    let mut run = Harness::new(settings());
-    for timeout in [TIMEOUT, TIMEOUT / 6] {
-        run.event(Event::Keeper(Report::Connection(Connectivity::Connected(timeout))));
-        run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
-        run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
-    }
+fn a_loss_before_the_start_is_the_loss_of_a_place() {
+    let mut run = first_after_the_session_was_ended(settings());
+    let effects = run.machine.step(run.now, Event::Keeper(Report::Lost(Loss::SessionExpired)));
+    assert_eq!(effects, [Effect::QueueAgain]);
+    run.event(Event::Keeper(Report::Requeued { loss: Loss::SessionExpired, pause: Duration::ZERO }));
+    assert!(run.said(|notice| matches!(notice, Notice::Requeued { loss: Loss::SessionExpired, .. })));
     run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.held();
-    assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
+    run.pass(Duration::ZERO);
+    assert!(run.alive);
 }
 
-/// Only a session that has got no place either is followed by a pause.
 #[test]
-fn where_each_session_ends_early_the_pause_grows() {
-    let mut run = Harness::new(settings());
-    let lose = |run: &mut Harness| {
+fn a_lender_that_has_gone_ends_the_wait() {
+    for is_held in [false, true] {
+        let mut run = Harness::new(settings());
         run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
-        let effects = run.machine.step(run.now, Event::Keeper(Report::Lost(Loss::SessionEnded)));
-        // Nor is one that dies a way around the pause.
-        let is_ignored = run.machine.step(run.now, Event::KeeperGone).is_empty();
-        assert_eq!(effects.last() == Some(&Effect::StartKeeper), !is_ignored);
-        let pause = run.machine.deadline().map(|at| at.saturating_since(run.now));
-        run.now = run.now + pause.unwrap_or_default();
-        run.event(Event::Timer);
-        pause
-    };
-    let pauses: Vec<_> = (0..6).map(|_| lose(&mut run)).collect();
-    assert_eq!(pauses, [0, 1, 2, 4, 8, 10].map(|times| Some(TIMEOUT * times).filter(|pause| !pause.is_zero())));
-    assert_eq!(TIMEOUT * 10, LONGEST_KEEPER_PAUSE);
-    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
-    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
-    assert_eq!(lose(&mut run), None);
+        if is_held {
+            run.held();
+        }
+        run.event(Event::Keeper(Report::Lost(Loss::LenderGone)));
+        assert!(run.released && run.said(|notice| *notice == Notice::LenderGone));
+        run.event(Event::Keeper(Report::Released { was_busy: false }));
+        assert_eq!(run.finished, Some(Outcome::Lost));
+    }
 }
 
 #[test]
@@ -761,12 +753,16 @@ fn kill_after_beyond_the_granted_timeout_is_64() {
 }
 
 #[test]
-fn keepers_that_keep_dying_are_an_internal_error() {
-    let mut run = Harness::new(settings());
-    for _ in 0..KEEPER_CRASHES {
+fn a_keeper_that_dies_before_the_command_is_an_internal_error() {
+    for is_held in [false, true] {
+        let mut run = Harness::new(settings());
+        if is_held {
+            run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
+            run.held();
+        }
         run.event(Event::KeeperGone);
+        assert_eq!(run.finished, Some(Outcome::Internal));
     }
-    assert_eq!(run.finished, Some(Outcome::Internal));
 }
 
 #[test]

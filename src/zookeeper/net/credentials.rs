@@ -1,24 +1,22 @@
 //! A file with the credentials of a login.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::system::files::{brief, open_to_all};
 use crate::zookeeper::login::{Credential, Login, credential};
 
-/// Adds the credentials in the file of a login, once. `kept`: an empty file, which gets a copy of what is in there; or
-/// that copy, which is then read in its place. Returns what the user is to be warned of. The error says why the file
+/// Adds the credentials in the file of a login, once. Returns what the user is to be warned of. The error says why the file
 /// cannot be used.
-pub fn load(login: &mut Login, kept: Option<&File>) -> Result<Vec<String>, String> {
+pub fn load(login: &mut Login) -> Result<Vec<String>, String> {
     if login.in_sight {
         let warning = "warning: every user can see the password with ps: use --auth-file or ZKLOCK_AUTH";
         return Ok(vec![warning.to_owned()]);
     }
     let Some(path) = login.file.take() else { return Ok(vec![]) };
     let shown = path.display();
-    let (credentials, cut) = credentials(&path, kept).map_err(|why| format!("{shown}: {why}"))?;
+    let (credentials, cut) = credentials(&path).map_err(|why| format!("{shown}: {why}"))?;
     login.credentials = credentials;
     let cut =
         cut.into_iter().map(|line| format!("warning: {shown}: line {line} ends in a blank, which does not count"));
@@ -27,21 +25,9 @@ pub fn load(login: &mut Login, kept: Option<&File>) -> Result<Vec<String>, Strin
     Ok(cut.chain(exposed).collect())
 }
 
-fn text(path: &Path, kept: Option<&File>) -> io::Result<Vec<u8>> {
-    let Some(kept) = kept else { return fs::read(path) };
-    let mut text = vec![0; usize::try_from(kept.metadata()?.len()).map_err(io::Error::other)?];
-    if text.is_empty() {
-        text = fs::read(path)?;
-        kept.write_all_at(&text, 0)?;
-    } else {
-        kept.read_exact_at(&mut text, 0)?;
-    }
-    Ok(text)
-}
-
 /// The credentials, and the numbers of the lines that end in a blank: a password may have been meant to.
-fn credentials(path: &Path, kept: Option<&File>) -> Result<(Vec<Credential>, Vec<usize>), String> {
-    let text = text(path, kept).map_err(|error| brief(&error))?;
+fn credentials(path: &Path) -> Result<(Vec<Credential>, Vec<usize>), String> {
+    let text = fs::read(path).map_err(|error| brief(&error))?;
     // Some editors begin a file with a byte order mark.
     let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
     let mut cut = vec![];

@@ -1,7 +1,6 @@
 //! Which servers a session may use, and in which order they are tried.
 
 use std::cell::{Cell, RefCell};
-use std::fs::File;
 use std::future::{pending, poll_fn};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::AsFd as _;
@@ -83,15 +82,14 @@ impl<'p> Servers<'p> {
         self.patience.unwrap_or_else(|| silence_limit(timeout))
     }
 
-    /// The same, with all files read that it takes to be let in; see [`credentials::load`] for `kept`. Returns as well what
-    /// the user is to be warned of. The error says why a file cannot be used.
+    /// The same, with all files read that it takes to be let in. Returns as well what the user is to be warned of. The error
+    /// says why a file cannot be used.
     pub fn open(
         connect: &'p ConnectString,
         tls: Option<&'p Tls>,
         login: &'p mut Login,
-        kept: Option<&File>,
     ) -> Result<(Self, Vec<String>), UnfitFile> {
-        let of_login = credentials::load(login, kept).map_err(|why| UnfitFile { setting: Some("auth-file"), why })?;
+        let of_login = credentials::load(login).map_err(|why| UnfitFile { setting: Some("auth-file"), why })?;
         let servers = Self::new(connect, tls, login);
         let of_tls = servers.security.as_ref().map_or(Ok(None), Security::read);
         Ok((servers, of_tls?.into_iter().chain(of_login).collect()))

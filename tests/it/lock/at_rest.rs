@@ -13,8 +13,8 @@ const PINGS: usize = 3;
 /// How often a keeper wakes for each ping: when it is due, and when the answer comes.
 const WAKES: usize = 2;
 
-/// The third in the queue has neither a guard nor beats, and without a terminal no status line. It pings seldom: the next in
-/// line, between its beats, at least three times as often.
+/// The third in the queue does not beat, and has without a terminal no status line. It pings seldom: the next in line,
+/// between its beats, at least three times as often.
 #[test]
 fn a_waiter_wakes_for_its_pings_only() {
     let (scratch, proxy) = Scratch::proxied();
@@ -25,21 +25,24 @@ fn a_waiter_wakes_for_its_pings_only() {
     let mut waiter = scratch.start(&proxy.address(), "waiter", &[], &["--exit-on", "TERM"]);
     scratch.wait_queue(3);
     let keeper = waiter.keeper();
-    // What it does at first is done when only the two are left, and it pings.
-    poll::until("two processes", || (waiter.processes().len() == 2).then_some(()));
+    // What it does at first is done when only the four are left, and it pings.
+    poll::until("four processes", || (waiter.processes().len() == 4).then_some(()));
+    let guard = waiter.guard();
+    let at_gate = process::children(guard)[0].pid;
     let begin = proxy.count(Op::Ping) + 1;
     proxy.wait_count(Op::Ping, begin);
 
-    let before = [waiter.pid(), keeper].map(process::sleeps);
+    let processes = [waiter.pid(), guard, at_gate, keeper];
+    let before = processes.map(process::sleeps);
     let before_nearer = nearer.count(Op::Ping);
     proxy.wait_count(Op::Ping, begin + PINGS);
-    let after = [waiter.pid(), keeper].map(process::sleeps);
+    let after = processes.map(process::sleeps);
     let pings = nearer.count(Op::Ping) - before_nearer;
     assert!(pings >= 3 * PINGS, "the next in line pinged {pings} times");
-    assert_eq!(process::children(waiter.pid()).len(), 1, "the waiter has only its keeper");
-    assert_eq!(after[0] - before[0], 0, "the supervisor woke");
+    assert_eq!(waiter.processes().len(), 4);
+    assert_eq!(after[..3], before[..3], "the supervisor, the guard or the process at the gate woke");
     // The edges: one ping more.
-    let woke = after[1] - before[1];
+    let woke = after[3] - before[3];
     assert!(woke <= (PINGS + 1) * WAKES, "the keeper woke {woke} times for {PINGS} pings");
 
     finish(&mut holder);

@@ -123,8 +123,10 @@ fn requests_of_a_hand_over() {
     let holds = [Op::GetData, Op::GetChildren, Op::GetData, Op::Multi, Op::GetData];
     for n in 0..=WAITERS {
         jobs[n].wait_stdout("ready");
-        // The one that is next in line has a guard.
-        jobs.get(n + 1).map(Running::guard);
+        if (1..WAITERS).contains(&n) {
+            let watches = || requests(&proxy)[n + 1].len() >= waits.len() + 3;
+            poll::until("the next in line watches the holder", || watches().then_some(()));
+        }
         if n > 1 {
             let count = waits.len() + holds.len();
             poll::until("it has said that it holds", || (requests(&proxy)[n].len() >= count).then_some(()));
@@ -152,7 +154,6 @@ fn the_next_in_line_behind_several_nodes_beats() {
     scratch.wait_queue(4);
     // Others ask the leader once in four session timeouts.
     proxy.wait_count(Op::Multi, proxy.count(Op::Multi) + 1);
-    next.guard();
     finish(&mut holder);
     finish(&mut next);
     scratch.expect_tidy(&["holder", "next"]);

@@ -7,7 +7,7 @@ use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::finish;
-use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::scratch::{Scratch, direct};
 
 /// Takes its place in the queue away from the first of two waiters, and expects that it queues again behind the second.
 /// Returns what it said.
@@ -87,23 +87,26 @@ fn session_expired() {
     }
 }
 
+/// The lock comes and goes while the supervisor is stopped, so its command was never started.
 #[test]
-fn keeper_killed() {
+fn held_and_lost_before_the_supervisor_hears_of_it() {
     let scratch = Scratch::new().with_lock();
     let mut holder = scratch.hold();
-    // Only the server removes the node of a keeper that was killed.
-    let mut waiter = scratch.start(&direct(), "waiter", &[], &["--exit-on", "TERM"]);
-    scratch.wait_queue(2);
-    let mut queue = scratch.contenders();
-    let first = queue.pop().unwrap();
-    // By then its supervisor was told of the session.
-    scratch.wait_watched(&queue[0].path);
-    process::send(waiter.keeper(), Signal::SIGKILL);
-    waiter.wait_stderr(&format!("{REQUEUED}the keeper process died; queueing again"));
-    scratch.client().wait_children(LOCK, "a new contender in the old one's place", |names| {
-        names.len() == 2 && names.iter().all(|name| !first.path.ends_with(name.as_str()))
-    });
+    let mut waiter = scratch.start(&direct(), "waiter", &["-v"], &["--exit-on", "TERM"]);
+    waiter.wait_stderr("waiting for /lock");
+    process::send(waiter.pid(), Signal::SIGSTOP);
+    let node = scratch.contenders().remove(1).path;
     finish(&mut holder);
+    // The first beat of a holder stores that it holds. It comes after the report.
+    let says_held = || String::from_utf8(scratch.client().get(&node).unwrap().0).unwrap().contains("held_since");
+    poll::until("the waiter holds", || says_held().then_some(()));
+    scratch.delete(&node);
+    waiter.wait_stderr("the lock is lost: Lost(NodeDeleted)");
+    process::send(waiter.pid(), Signal::SIGCONT);
+    waiter.wait_stderr(&format!("{REQUEUED}its node was deleted; queueing again"));
+    waiter.wait_stdout("ready");
+    assert_ne!(waiter.variable("ZKLOCK_NODE"), node);
+    scratch.expect_ours(&waiter);
     finish(&mut waiter);
     scratch.expect_tidy(&["holder", "waiter"]);
 }

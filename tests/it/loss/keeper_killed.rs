@@ -1,16 +1,17 @@
-//! The keeper dies: its holder stops the command, its waiter starts another keeper.
+//! The keeper dies: a holder stops the command, and a waiter gives up.
 
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::harness::fault::{EXPIRY, Fault, KEEPER_DIED};
-use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{finish, only_line};
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::stub::Stub;
 use crate::harness::times::{LEASE, expect_once_below};
+
+const DIED: &str = "internal error: the keeper process died";
 
 #[test]
 fn keeper_killed() {
@@ -36,26 +37,15 @@ fn the_run_ends_at_once() {
 }
 
 #[test]
-fn again_and_again_is_an_internal_error() {
+fn while_the_lock_is_waited_for() {
     let scratch = Scratch::new();
     let mut holder = scratch.hold();
     // Only the server can remove the node of a keeper that was killed.
-    let mut run = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args(["-v", LOCK, "true"]).spawn();
-    for _ in 0..3 {
-        let keeper = run.keeper();
-        // Each has queued before it dies, and the supervisor was told of its session before that; its node stays for as
-        // long as its session.
-        run.wait_stderr("contender /");
-        process::send(keeper, Signal::SIGKILL);
-        poll::until("the keeper is gone", || process::look(keeper).is_none().then_some(()));
-    }
+    let mut run = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args([LOCK, "true"]).spawn();
+    scratch.wait_queue(2);
+    process::send(run.keeper(), Signal::SIGKILL);
     let output = run.wait().expect_code(70);
-    let stderr = output.stderr();
-    let is_told = |line: &&str| line.contains("queueing again") || line.contains("internal error");
-    let lines: Vec<&str> = stderr.lines().filter(is_told).collect();
-    let queued_again = "zklock: lost the place in the queue for /lock: the keeper process died; queueing again";
-    let died = "zklock: internal error: the keeper process died repeatedly";
-    assert_eq!(lines, [queued_again, queued_again, died]);
+    assert_eq!(only_line(&output), DIED);
     finish(&mut holder);
     scratch.wait_queue(0);
 }
@@ -64,8 +54,8 @@ fn again_and_again_is_an_internal_error() {
 fn before_any_server_has_answered() {
     let scratch = Scratch::new();
     let silent = Stub::silent();
-    let mut run = scratch.zklock_by(silent.address()).args(["--connect-timeout", "2s", LOCK, "true"]).spawn();
+    let mut run = scratch.zklock_by(silent.address()).args([LOCK, "true"]).spawn();
     process::send(run.keeper(), Signal::SIGKILL);
-    let output = run.wait().expect_code(69);
-    only_line(&output);
+    let output = run.wait().expect_code(70);
+    assert_eq!(only_line(&output), DIED);
 }

@@ -84,7 +84,7 @@ fn files_with_credentials() {
         mutate(rng, &mut text);
         fs::write(&path, text).unwrap();
         let mut login = Login { file: Some(path.clone()), ..Login::default() };
-        if let Err(why) = net::credentials::load(&mut login, None) {
+        if let Err(why) = net::credentials::load(&mut login) {
             assert!(!why.contains("hidden") && !why.contains(char::is_control), "{why:?}");
         }
     });

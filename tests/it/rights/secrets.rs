@@ -9,12 +9,12 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, geteuid, mkfifo};
 
+use crate::harness::client;
 use crate::harness::poll;
-use crate::harness::process;
 use crate::harness::release::{Feature, lacks};
 use crate::harness::rights::{AS_NOBODY, Copies, Right, refused};
 use crate::harness::running::{Running, finish, silent};
-use crate::harness::scratch::{LASTING, LOCK, Scratch};
+use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
 use crate::harness::server::Server;
 use crate::harness::tls::{Authority, server_13};
 use crate::harness::zklock::{Zklock, binary};
@@ -159,7 +159,7 @@ fn neither_messages_nor_nodes_nor_the_command() {
     }
 }
 
-/// A pipe can be read once, and every keeper needs what was in it.
+/// A pipe can be read once, and every session needs what was in it.
 #[test]
 fn credentials_from_a_pipe() {
     // Its nodes stay, and are not to be read by others.
@@ -177,8 +177,9 @@ fn credentials_from_a_pipe() {
     let waiter = scratch.zklock().plain().args(["--session-timeout", "4", LOCK, "true"]);
     let mut waiter = waiter.run_by(["bash", "-c", script, "bash"]).spawn();
     scratch.wait_queue(2);
-    process::send(waiter.keeper(), Signal::SIGKILL);
+    client::expire_session(&direct(), scratch.contenders().remove(1).stat.owner);
     waiter.wait_stderr("queueing again");
+    scratch.wait_queue(2);
     scratch.delete(&before);
     waiter.wait().expect_code(0);
 }

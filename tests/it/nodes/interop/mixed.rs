@@ -167,7 +167,7 @@ fn a_contender_of_another_dialect_comes_later() {
     let mut next = scratch.start(&direct(), "next", &[], &["--exit-on", "TERM"]);
     scratch.wait_queue(2);
     // Next in line.
-    next.guard();
+    scratch.wait_watched(&scratch.contenders()[0].path);
     let name = format!("{LOCK}/0123456789abcdef0123456789abcdef__lock__");
     scratch.client().create(&name, b"", Kind::EphemeralSequential).expect("the lock is there");
     let output = next.wait().expect_code(78);

@@ -1,0 +1,194 @@
+//! How a keeper's work in one session ends, and what is left to do then.
+
+use std::cell::Cell;
+use std::future::pending;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+
+use super::io::KeeperIo;
+use super::{Keeper, PAUSE};
+use crate::rules::instant::Instant;
+use crate::rules::last_run::Success;
+use crate::rules::message::{Loss, Order, Report};
+use crate::system::futures::{or, zip};
+use crate::zookeeper::session::{Failure, Session};
+
+/// Why the work in a session ends.
+pub(super) enum KeeperEnd {
+    /// Nothing is left of the command.
+    Emptied,
+    /// The supervisor wants the lock released.
+    Released,
+    /// The supervisor has gone.
+    Orphaned,
+    /// Supervisor and guard have gone. What they have left of the command may run on for a moment, and no process is left to
+    /// look after it.
+    Abandoned,
+    /// There is nothing more to keep.
+    Over(Report),
+    /// The session is lost, and the run has no command: it queues again with another session.
+    QueuesAgain(Loss),
+}
+
+impl<O: KeeperIo> Keeper<'_, O> {
+    /// Keeps one session. Returns whether another one is to follow.
+    pub(super) async fn keep(self) -> bool {
+        let mut life = Box::pin(async { KeeperEnd::Over(self.without_blame(self.live().await)) });
+        let mut emptied = pin!(async {
+            self.io.emptied().await;
+            KeeperEnd::Emptied
+        });
+        let end = or(self.follow_orders(None), or(emptied.as_mut(), life.as_mut())).await;
+        let ended = self.io.now();
+        let is_over = matches!(end, KeeperEnd::Over(_));
+        let end = self.settle(end, ended, life.as_mut(), emptied.as_mut()).await;
+        if let KeeperEnd::Abandoned = end {
+            log::info!("leaving the lock to its session timeout: the guard died before the command had ended");
+            return false;
+        }
+        // Of an orphan's command no process can say whether it was stopped.
+        let has_result = !is_over && !matches!(end, KeeperEnd::Orphaned);
+        let success = self.success(ended).filter(|_| has_result);
+        let leaves = !is_over || matches!(end, KeeperEnd::QueuesAgain(_) | KeeperEnd::Over(Report::Queue(_)));
+        if leaves && success.is_none() {
+            self.request_deletion();
+        }
+        // This drops the watches as well: the session can be closed only when none is left.
+        drop(life);
+        // Past the session timeout there is nothing left to release.
+        let enough = async {
+            self.io.sleep(self.session.timeout.get()).await;
+            None
+        };
+        let released = or(self.release(success), enough).await;
+        match &end {
+            KeeperEnd::QueuesAgain(_) => return true,
+            KeeperEnd::Emptied | KeeperEnd::Over(_) => {
+                if let KeeperEnd::Over(skipped @ Report::Queue(_)) = &end {
+                    self.io.report(skipped).await;
+                }
+                // The supervisor expects no answer before it has asked.
+                self.follow_orders(None).await;
+            }
+            KeeperEnd::Released | KeeperEnd::Orphaned | KeeperEnd::Abandoned => {}
+        }
+        if let Some(report) = released {
+            self.io.report_if_room(&report);
+        }
+        false
+    }
+
+    /// Until nothing is left of the command, or no process is left that sees to that. Returns how the work ends now.
+    async fn settle(
+        &self,
+        end: KeeperEnd,
+        ended: Instant,
+        mut life: Pin<&mut impl Future<Output = KeeperEnd>>,
+        mut emptied: Pin<&mut impl Future<Output = KeeperEnd>>,
+    ) -> KeeperEnd {
+        let is_held = self.told.borrow().held;
+        match end {
+            // The lock is kept until the guard has ended the command.
+            KeeperEnd::Orphaned if is_held => {
+                let going_on = async {
+                    life.as_mut().await;
+                    pending().await
+                };
+                or(self.until_guard_gone(), going_on).await
+            }
+            // The order to release follows, but the next holder need not wait for it.
+            KeeperEnd::Emptied => self.last_word(life.as_mut()).await.unwrap_or(end),
+            KeeperEnd::Over(Report::Lost(loss)) if !is_held => self.prepare_next(loss).await,
+            // That the command is skipped is reported later: the lock is not kept for a supervisor that is stopped.
+            KeeperEnd::Over(Report::Queue(_)) => end,
+            KeeperEnd::Over(ref report) => {
+                let lost = if let Report::Lost(loss) = report { Some(*loss) } else { None };
+                if lost.is_some() {
+                    self.report_unrecorded(self.success(ended));
+                    // Reported first, so that the supervisor learns why the command is killed. But a supervisor that
+                    // is stopped is not waited for.
+                    zip(self.io.report(report), async { self.io.revoke_lease() }).await;
+                    log::info!("the lock is lost: {report:?}");
+                } else {
+                    self.io.report(report).await;
+                }
+                // Before a lock was reported there is no command to end, and the order may never come from a supervisor
+                // that is stopped.
+                if !is_held {
+                    return end;
+                }
+                // Once nothing is left of the command, the other locks do not wait for the order.
+                match or(self.follow_orders(lost), emptied.as_mut()).await {
+                    KeeperEnd::Orphaned => self.until_guard_gone().await,
+                    KeeperEnd::QueuesAgain(loss) => self.prepare_next(loss).await,
+                    end => end,
+                }
+            }
+            // Without a supervisor that knows of a lock there is no command, even if a guard is left.
+            KeeperEnd::Released | KeeperEnd::Orphaned | KeeperEnd::Abandoned | KeeperEnd::QueuesAgain(_) => end,
+        }
+    }
+
+    /// Takes the next order, or notes that the supervisor has gone. `lost`: how the lock was lost, if it was. Only after such
+    /// a report, and only if it has opened no gate, the supervisor orders to queue again.
+    pub(super) async fn follow_orders(&self, lost: Option<Loss>) -> KeeperEnd {
+        match (self.io.order().await, lost) {
+            (Some(Order::QueueAgain), Some(loss)) => KeeperEnd::QueuesAgain(loss),
+            (Some(Order::QueueAgain), None) => unreachable!("the supervisor was told of no loss"),
+            (Some(Order::Release), _) => KeeperEnd::Released,
+            (None, _) => KeeperEnd::Orphaned,
+        }
+    }
+
+    /// The supervisor has gone: waits until the guard has ended the command. If the command has not passed its gate, nothing
+    /// is waited for: what waits there, and the guard, may be stopped for good.
+    async fn until_guard_gone(&self) -> KeeperEnd {
+        let nothing_left = self.io.recall() || self.io.guard_gone().await;
+        if nothing_left { KeeperEnd::Orphaned } else { KeeperEnd::Abandoned }
+    }
+
+    /// Deletes our contender nodes over the connection that there is. The requests leave together with the one that
+    /// closes the session, so their replies are not waited for. Closing deletes the nodes as well; but servers have
+    /// kept the nodes of closed sessions (ZOOKEEPER-4541).
+    fn request_deletion(&self) {
+        // A single node may have been deleted by others, and be another's by now.
+        let Some(session) = self.session.connection.borrow().clone().filter(|_| !self.is_single()) else { return };
+        for node in self.place.borrow().own_nodes() {
+            drop(session.delete(&node));
+        }
+    }
+
+    /// Closes the session, with which our contender nodes go as well. Records a run that was a success before that. Returns
+    /// what is known of the end of the session for sure.
+    async fn release(&self, success: Option<Success>) -> Option<Report> {
+        let Some(identity) = self.session.identity.take() else { return Some(Report::Released { was_busy: false }) };
+        let success = Cell::new(success);
+        loop {
+            let closing = async {
+                let session = match self.session.connection.take().and_then(Rc::into_inner) {
+                    Some(session) => session,
+                    None => self.io.resume(self.session.timeout.get(), &identity, drop, |_, _| {}).await?,
+                };
+                if let Some(to_record) = success.get() {
+                    self.conclude(&session, to_record).await?;
+                    success.take();
+                }
+                // They leave together, and are answered in their order.
+                let is_busy = self.ask_if_busy(&session);
+                session.close().await?;
+                Ok(or(is_busy, async { false }).await)
+            };
+            match closing.await {
+                Ok(was_busy) => return Some(Report::Released { was_busy }),
+                // Whether a contender was still before us is no longer known.
+                Err(Failure::SessionOver) => {
+                    self.report_unrecorded(success.get());
+                    return Some(Report::Lost(Loss::SessionExpired));
+                }
+                Err(Failure::Unknown(why)) => log::info!("not released yet: {why}"),
+                Err(_) => return None,
+            }
+            self.io.sleep(PAUSE).await;
+        }
+    }
+}
