@@ -1,12 +1,13 @@
 //! A run lends its locks to the runs below its command. If such a nested run waited for them instead, it would
 //! wait for itself.
 //!
-//! There is one pipe. The lender has its write end, and tells its command where ([`Offer`]). A borrower opens a read end
-//! of it through /proc, and keeps that open for as long as it may use the locks.
+//! The lender has a page, in which its lease and what it lends stand ([`super::page`]), and the write end of a pipe. It
+//! tells its command where both are ([`Offer`]). A borrower opens the page and a read end of the pipe through /proc. It keeps
+//! the read end open for as long as it may use the locks.
 //!
 //! - The lender sees an error at its end (POLLERR) as long as nobody has a read end: nobody borrows.
 //! - The borrower sees the pipe hang up when the lender has died, in whatever way. A lender that loses the lock while it
-//!   lives puts a byte into the pipe, which nobody reads. Either ends what the borrower runs.
+//!   lives puts a byte into the pipe, which nobody reads. Either ends what the borrower runs. So does the end of the lease.
 //!
 //! When its command has ended, a lender lends nothing more. Between that and a borrower that is opening the pipe there is
 //! no order, so a lender has its end twice: it closes the one that it has offered, its door, and only then looks
@@ -25,29 +26,36 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
-use nix::unistd::{pipe2, write};
+use nix::unistd::{geteuid, pipe2, write};
 
-use crate::rules::loans::{self, Processes, Unlent};
-use crate::rules::offer::Offer;
+use super::page::Page;
+use crate::rules::loans::{Lent, Processes, Unlent};
+use crate::rules::offer::{Barrier, Descriptor, Offer};
 use crate::rules::process_identity::ProcessIdentity;
-use crate::system::{process, signals};
+use crate::system::{namespaces, process};
 
 #[derive(Debug)]
 pub struct Lending {
     writes: OwnedFd,
     /// A copy of `writes` that borrowers find; `None` once nothing more is lent.
     door: RefCell<Option<OwnedFd>>,
+    /// The file of our page.
+    page: File,
+    /// Where borrowers find the door and the page.
+    places: [Descriptor; 2],
     lender: ProcessIdentity,
-    inode: u64,
 }
 
 impl Lending {
     /// This run lends from now on. A fork has to close its copies, or to execute a program: they would hide its death.
-    pub fn begin() -> io::Result<Self> {
+    pub fn begin(page: File) -> io::Result<Self> {
         let (_, writes) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let door = writes.try_clone()?;
-        let inode = fstat(&writes)?.st_ino;
-        Ok(Self { writes, door: RefCell::new(Some(door)), lender: process(std::process::id())?, inode })
+        let descriptor = |fd: BorrowedFd<'_>| {
+            Ok::<_, io::Error>(Descriptor { number: fd.as_raw_fd().cast_unsigned(), inode: fstat(fd)?.st_ino })
+        };
+        let places = [descriptor(door.as_fd())?, descriptor(page.as_fd())?];
+        Ok(Self { writes, door: RefCell::new(Some(door)), page, places, lender: process(std::process::id())? })
     }
 
     /// This run, as its supervisor.
@@ -55,11 +63,11 @@ impl Lending {
         self.lender
     }
 
-    /// What the process `root` and those below it are to be told, which may borrow the locks of this run. `session`: that of
-    /// the run.
-    pub fn offer(&self, root: ProcessIdentity, session: i64) -> Option<Offer> {
-        let descriptor = self.door.borrow().as_ref()?.as_raw_fd().cast_unsigned();
-        Some(Offer { lender: self.lender, root, descriptor, inode: self.inode, session })
+    /// Lends this to the process `root` and those below it. Returns what they are to be told.
+    pub fn offer(&self, root: ProcessIdentity, lent: &Lent) -> io::Result<Offer> {
+        Page::publish(&self.page, lent)?;
+        let [pipe, page] = self.places;
+        Ok(Offer { lender: self.lender, root, pipe, page })
     }
 
     /// From now on nothing more is lent.
@@ -90,32 +98,42 @@ impl Lending {
     }
 }
 
-pub type BorrowedPipes = loans::Borrowing<OwnedFd>;
+/// A run above us that lends us its locks.
+#[derive(Debug)]
+pub struct Lender {
+    pub lease: Page,
+    /// A read end of its pipe.
+    pub pipe: OwnedFd,
+}
 
-/// Other processes and their pipes, as /proc shows them.
+impl Lender {
+    /// Whether it has died, or has lost its locks.
+    pub fn is_lost(&self) -> bool {
+        has(self.pipe.as_fd(), PollFlags::POLLIN)
+    }
+}
+
+/// Other processes, as /proc shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Proc;
 
 impl Processes for Proc {
-    type Pipe = OwnedFd;
+    type Lender = Lender;
 
-    fn open(&self, offer: Offer) -> Result<OwnedFd, Unlent> {
-        // A stopped run learns that it has lost its lender, and ends its command.
-        let continued = |pipe: File| signals::continue_at_news(pipe.as_fd()).map(|()| pipe).map_err(Into::into);
-        let opened = open(offer).and_then(continued);
+    fn open(&self, offer: Offer) -> Result<(Lent, Lender), Unlent> {
+        let opened = open(offer);
         log::debug!("lender {}: {opened:?}", offer.lender.pid);
-        opened.map(OwnedFd::from).map_err(|error| match error.raw_os_error() {
+        let (lease, pipe) = opened.map_err(|error| match error.raw_os_error() {
             // The process has gone, or that number is free, or another's, there.
             None | Some(libc::ENOENT | libc::ESRCH) => Unlent::Over,
             Some(_) => {
                 log::info!("cannot borrow: {error}");
-                Unlent::Denied
+                Unlent::Barred(Barrier::Foreign)
             }
-        })
-    }
-
-    fn is_lost(&self, pipe: &OwnedFd) -> bool {
-        has(pipe.as_fd(), PollFlags::POLLIN)
+        })?;
+        let (lease, lent) = lease.ok_or(Unlent::Barred(Barrier::Version))?;
+        let lender = Lender { lease, pipe };
+        if lender.is_lost() { Err(Unlent::Barred(Barrier::CalledIn)) } else { Ok((lent, lender)) }
     }
 
     fn is_above(&self, root: ProcessIdentity, pid: u32) -> Option<bool> {
@@ -134,20 +152,31 @@ fn has(pipe: BorrowedFd<'_>, event: PollFlags) -> bool {
     poll(&mut [PollFd::new(pipe, event)], PollTimeout::ZERO).is_ok_and(|count| count > 0)
 }
 
-/// Opens a read end of the pipe of another process, unless that process has closed its door meanwhile. An error without
-/// a number says that.
-fn open(offer: Offer) -> io::Result<File> {
-    let path = format!("/proc/{}/fd/{}", offer.lender.pid, offer.descriptor);
+/// Opens the page and a read end of the pipe of another process, unless that process has closed its door meanwhile. An error
+/// without a number says that.
+fn open(offer: Offer) -> io::Result<(Option<(Page, Lent)>, OwnedFd)> {
+    let pid = offer.lender.pid;
+    let path = |descriptor: Descriptor| format!("/proc/{pid}/fd/{}", descriptor.number);
     let stands = || -> io::Result<()> {
-        let there = fs::metadata(&path)?;
-        let stands = there.file_type().is_fifo() && there.ino() == offer.inode && lives(offer.lender)?;
+        let there = fs::metadata(path(offer.pipe))?;
+        let stands = there.file_type().is_fifo() && there.ino() == offer.pipe.inode && lives(offer.lender)?;
         if stands { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
     };
     // The first look keeps us from opening what belongs to another process by now.
     stands()?;
-    let pipe = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path)?;
+    // There, the servers' names may stand for others.
+    let is_foreign = fs::metadata(format!("/proc/{pid}"))?.uid() != geteuid().as_raw()
+        || namespaces::network(pid) != namespaces::network(std::process::id());
+    if is_foreign {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    let open = |descriptor: Descriptor| -> io::Result<File> {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path(descriptor))?;
+        if file.metadata()?.ino() == descriptor.inode { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    let (pipe, page) = (open(offer.pipe)?, open(offer.page)?);
     stands()?;
-    if pipe.metadata()?.ino() == offer.inode { Ok(pipe) } else { Err(io::ErrorKind::NotFound.into()) }
+    Ok((Page::open(&page)?, pipe.into()))
 }
 
 pub fn process(pid: u32) -> io::Result<ProcessIdentity> {

@@ -4,31 +4,45 @@
 //! a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill up, and on SIGCONT it would
 //! judge the lease by the oldest news instead of the newest.
 
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::unistd::Pid;
 
 use crate::rules::guard::{Sign, Stage};
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Limits, Span, Terms};
+use crate::rules::loans::Lent;
 use crate::rules::signal::Signal;
+use crate::system::memory;
 
-/// Memory that a supervisor shares with its keeper and its guard.
+/// Memory that a supervisor shares with its keeper and its guard. Nested runs read the lease in the page of the run that lends to
+/// them, and write nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Page(&'static Cells);
 
 /// Instants are in nanoseconds since boot, 0 for never.
+///
+/// A nested run may be another version than its lender: what stands here down to `revoked` stays where it is in all 1.x.
 #[derive(Debug)]
+#[repr(C)]
 struct Cells {
+    /// [`LAYOUT`]
+    layout: AtomicU64,
     /// In nanoseconds.
     timeout: AtomicU64,
     from: AtomicU64,
     kill_at: AtomicU64,
     ends_at: AtomicU64,
-    revoked: AtomicBool,
     answered: AtomicU64,
+    /// 0, or not.
+    revoked: AtomicU64,
     command: AtomicI32,
     stage: AtomicU32,
     gate: AtomicU32,
@@ -42,6 +56,12 @@ struct Cells {
     released: AtomicBool,
 }
 
+/// Another number in its place: the page is not understood.
+const LAYOUT: u64 = 1;
+
+/// Where in the file of a page the text begins that says what is lent. It ends with the file.
+const TEXT: u64 = 4096;
+
 /// What waits at the gate may still pass it, or has passed it, or may not pass it any more.
 const GATED: u32 = 0;
 const PASSED: u32 = 1;
@@ -53,17 +73,46 @@ const ENDED: u32 = 1 << 31;
 const STAGES: [Stage; 5] = [Stage::Gated, Stage::Open, Stage::Killing, Stage::Empty, Stage::Left];
 
 impl Page {
-    /// Cells that are shared with every process forked from now on. Fails if there is no memory for one page.
-    pub fn new() -> nix::Result<Self> {
-        let length = std::num::NonZeroUsize::new(size_of::<Cells>()).expect("cells have a size");
+    /// Cells that are shared with every process forked from now on, and the file by which nested runs find them. Fails if
+    /// there is no memory for one page.
+    pub fn new() -> io::Result<(Self, File)> {
+        let file = memory::file(c"lease")?;
+        file.set_len(TEXT)?;
+        // Who has it mapped would die of SIGBUS if somebody made it shorter.
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL))?;
+        let page = Self::map(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        page.0.layout.store(LAYOUT, SeqCst);
+        Ok((page, file))
+    }
+
+    /// Writes what is lent behind the cells, once.
+    pub fn publish(file: &File, lent: &Lent) -> io::Result<()> {
+        file.write_all_at(&serde_json::to_vec(lent)?, TEXT)
+    }
+
+    /// The page of a run above, and what that run lends. `None`: another version has made it.
+    pub fn open(file: &File) -> io::Result<Option<(Self, Lent)>> {
+        let is_sealed = fcntl(file, FcntlArg::F_GET_SEALS).is_ok_and(|seals| seals & libc::F_SEAL_SHRINK != 0);
+        if !is_sealed || file.metadata()?.len() <= TEXT {
+            return Ok(None);
+        }
+        let page = Self::map(file, ProtFlags::PROT_READ)?;
+        if page.0.layout.load(SeqCst) != LAYOUT {
+            return Ok(None);
+        }
+        let mut text = vec![];
+        (&*file).seek(SeekFrom::Start(TEXT))?;
+        (&*file).read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(&text).ok().map(|lent| (page, lent)))
+    }
+
+    /// Maps the beginning of a file that is sealed, and longer than the cells.
+    fn map(file: &File, access: ProtFlags) -> io::Result<Self> {
+        let length = NonZeroUsize::new(size_of::<Cells>()).expect("cells have a size");
         #[expect(unsafe_code, reason = "shared memory comes from mmap(2)")]
-        // SAFETY: a fresh anonymous mapping aliases nothing, is page-aligned and zeroed, large
-        // enough for the cells, and never unmapped, so it lives as long as the process.
-        let cells = unsafe {
-            mmap_anonymous(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED)?
-                .cast::<Cells>()
-                .as_ref()
-        };
+        // SAFETY: a new mapping is page-aligned, as large as the cells, which are valid whatever their bits are, and never
+        // unmapped.
+        let cells = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, file, 0)?.cast::<Cells>().as_ref() };
         Ok(Self(cells))
     }
 
@@ -82,7 +131,7 @@ impl Page {
 
     /// The keeper: there is no lease any more.
     pub fn revoke(self) {
-        self.0.revoked.store(true, SeqCst);
+        self.0.revoked.store(1, SeqCst);
     }
 
     /// The keeper, before another session: there is no lease yet, and none is revoked.
@@ -91,21 +140,11 @@ impl Page {
         for cell in [&self.0.from, &self.0.kill_at, &self.0.ends_at] {
             cell.store(0, SeqCst);
         }
-        self.0.revoked.store(false, SeqCst);
+        self.0.revoked.store(0, SeqCst);
     }
 
     pub fn is_revoked(self) -> bool {
-        self.0.revoked.load(SeqCst)
-    }
-
-    /// The supervisor: the keeper is to release the lock, and the message that says so cannot be sent.
-    pub fn release(self) {
-        self.0.released.store(true, SeqCst);
-    }
-
-    /// Whether the keeper is to release the lock, if it hears no more.
-    pub fn is_released(self) -> bool {
-        self.0.released.load(SeqCst)
+        self.0.revoked.load(SeqCst) != 0
     }
 
     /// The lease, if there is one. `None` as well while the keeper is about to write another one.
@@ -125,14 +164,24 @@ impl Page {
         Limits { kill_at: limit(&self.0.kill_at), ends_at: limit(&self.0.ends_at) }
     }
 
-    /// The keeper: the servers answered at `now`, a beat or anything else.
-    pub fn write_answered_at(self, now: Instant) {
-        self.0.answered.store(nanos(now), SeqCst);
-    }
-
     /// When the servers last answered, if they have.
     pub fn answered_at(self) -> Option<Instant> {
         instant(self.0.answered.load(SeqCst))
+    }
+
+    /// The supervisor: the keeper is to release the lock, and the message that says so cannot be sent.
+    pub fn release(self) {
+        self.0.released.store(true, SeqCst);
+    }
+
+    /// Whether the keeper is to release the lock, if it hears no more.
+    pub fn is_released(self) -> bool {
+        self.0.released.load(SeqCst)
+    }
+
+    /// The keeper: the servers answered at `now`, a beat or anything else.
+    pub fn write_answered_at(self, now: Instant) {
+        self.0.answered.store(nanos(now), SeqCst);
     }
 
     /// The supervisor, before it makes another guard: there is no command.
@@ -239,37 +288,52 @@ mod tests {
 
     #[test]
     fn the_lease_is_shared_until_it_is_revoked() {
-        let shared = Page::new().unwrap();
+        let (page, file) = Page::new().unwrap();
+        let shared = Page::map(&file, ProtFlags::PROT_READ).unwrap();
         assert_eq!((shared.lease(), shared.is_revoked()), (None, false));
         let from = Instant::from_boot(Duration::from_millis(1234));
         let span = Terms::span(Duration::from_secs(10), from);
-        shared.write_lease(span);
+        page.write_lease(span);
         assert_eq!((shared.lease(), shared.answered_at()), (Some(span), None));
         assert_eq!(shared.limits(), Limits { kill_at: span.kill_at, ends_at: span.ends_at });
         let now = Instant::from_boot(Duration::from_millis(1240));
-        shared.write_answered_at(now);
+        page.write_answered_at(now);
         assert_eq!((shared.lease(), shared.answered_at()), (Some(span), Some(now)));
-        shared.revoke();
+        page.revoke();
         assert_eq!((shared.lease(), shared.is_revoked()), (None, true));
         assert!(shared.limits().kill_at < from);
-        shared.forget_lease();
+        page.forget_lease();
         assert_eq!((shared.lease(), shared.is_revoked()), (None, false));
         let earlier = Terms::span(Duration::from_secs(4), from - Duration::from_millis(1));
-        shared.write_lease(earlier);
+        page.write_lease(earlier);
         assert_eq!(shared.lease(), Some(earlier));
     }
 
     #[test]
     #[should_panic(expected = "the lease of another session")]
     fn a_command_that_runs_gets_no_lease_of_another_session() {
-        let shared = Page::new().unwrap();
+        let (shared, _) = Page::new().unwrap();
         assert!(shared.pass(Instant::from_boot(Duration::from_secs(1))));
         shared.forget_lease();
     }
 
+    /// Nested runs of all 1.x find the lease there, and reckon its end in this way.
+    #[test]
+    fn the_layout_of_a_lease() {
+        let (page, file) = Page::new().unwrap();
+        let span = Terms::span(Duration::from_secs(10), Instant::from_boot(Duration::from_millis(1234)));
+        page.write_lease(span);
+        page.write_answered_at(span.from);
+        page.revoke();
+        let mut cells = [[0; 8]; 7];
+        file.read_exact_at(cells.as_flattened_mut(), 0).unwrap();
+        let millis = [10_000, 1234, 7974, 8224, 1234].map(|millis| millis * 1_000_000);
+        assert_eq!(cells.map(u64::from_ne_bytes), *[&[1][..], &millis, &[1]].concat());
+    }
+
     #[test]
     fn a_command_passes_the_gate_or_is_recalled() {
-        let shared = Page::new().unwrap();
+        let (shared, _) = Page::new().unwrap();
         let now = Instant::from_boot(Duration::from_secs(1));
         assert!(shared.pass(now) && !shared.recall());
         shared.reset();
@@ -280,7 +344,7 @@ mod tests {
     fn a_command_is_successful_if_it_ends_with_0_and_was_not_stopped() {
         let now = Instant::from_boot(Duration::from_secs(1));
         let ended = |status| {
-            let shared = Page::new().unwrap();
+            let (shared, _) = Page::new().unwrap();
             assert!(shared.pass(now));
             assert_eq!(shared.success(), None);
             shared.show(Sign::Ended(status));
@@ -297,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_first_process_that_may_not_be_killed_is_named() {
-        let shared = Page::new().unwrap();
+        let (shared, _) = Page::new().unwrap();
         assert_eq!(shared.denied(), None);
         assert!(shared.deny(7) && !shared.deny(8));
         assert_eq!(shared.denied(), Some(7));
@@ -305,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_guard_says_what_has_become_of_the_command() {
-        let shared = Page::new().unwrap();
+        let (shared, _) = Page::new().unwrap();
         assert_eq!((shared.stage(), shared.command(), shared.ended()), (Stage::Gated, None, None));
         for stage in STAGES {
             shared.show(Sign::Stage(stage));

@@ -1,4 +1,4 @@
-//! What ties the keeper and the guard of a run together, whatever becomes of the supervisor.
+//! What ties the keeper of a run, or the run that lends to us, and the guard together, whatever becomes of the supervisor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -7,14 +7,18 @@ use nix::fcntl::OFlag;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::pipe2;
 
-use super::lending::Lending;
+use super::lending::{Lender, Lending};
 use super::page::Page;
 use crate::rules::lease::Span;
 
-/// What ties the keeper and the guard of a run together. It is made before the keeper, which inherits its part.
+/// What ties the keeper and the guard of a run together. It is made before the keeper, which inherits its part. A run whose
+/// locks are lent has a lender in place of a keeper.
 #[derive(Debug)]
 pub struct Ties {
     pub page: Page,
+    /// What the guards go by.
+    pub lease: Page,
+    pub lender: Option<Lender>,
     /// Readable once no guard is left, and none can come.
     guards_gone: OwnedFd,
     /// Closed in the supervisor when the gate is opened: from then on only the guard has it.
@@ -37,17 +41,25 @@ pub struct KeeperTies<'a> {
 }
 
 impl Ties {
-    /// Fails if there is no memory or no descriptor left.
-    pub fn new() -> io::Result<Self> {
+    /// `lender`: if there is one, the run has no keeper. Fails if there is no memory or no descriptor left.
+    pub fn new(lender: Option<Lender>) -> io::Result<Self> {
         let (guards_gone, guard_alive) = pipe2(OFlag::O_CLOEXEC)?;
         let guard_wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let (page, file) = Page::new()?;
         Ok(Self {
-            page: Page::new()?,
+            page,
+            lease: lender.as_ref().map_or(page, |lender| lender.lease),
+            lender,
             guards_gone,
             guard_alive: Some(guard_alive),
             guard_wake,
-            lent: Lending::begin()?,
+            lent: Lending::begin(file)?,
         })
+    }
+
+    /// Whether the lender has died, or has lost its locks.
+    pub fn has_lost_lender(&self) -> bool {
+        self.lender.as_ref().is_some_and(Lender::is_lost)
     }
 
     /// The part of a guard, in its process. `None` where none can be made any more: one has died that had been asked to open
@@ -63,7 +75,7 @@ impl Ties {
 
     /// The keeper's part, in the process that is to be the keeper. `is_hold`: no command is run.
     pub fn of_keeper(&self, is_hold: bool) -> KeeperTies<'_> {
-        let Self { page, guards_gone, guard_alive: _, guard_wake, lent } = self;
+        let Self { page, guards_gone, guard_wake, lent, .. } = self;
         if is_hold {
             lent.end();
         }
@@ -80,12 +92,14 @@ impl Ties {
 }
 
 impl KeeperTies<'_> {
-    /// The lease is this. A guard that sleeps until the end of a longer one is woken.
+    /// The lease is this. A guard that sleeps until the end of a longer one is woken. The guards of other runs cannot be
+    /// woken. Below `zklock hold` no guard of ours kills what they guard, so they lose the lock.
     pub fn write_lease(&self, span: Span) {
         let is_shorter = span.ends_at < self.page.limits().ends_at;
         self.page.write_lease(span);
         if is_shorter {
             self.wake_guard();
+            self.lent.into_iter().for_each(Lending::call_in);
         }
     }
 

@@ -148,7 +148,6 @@ mod tests {
             first: granted(4096),
             and: vec![granted(4096), granted(4096), granted(4096), granted(3600)],
             session: i64::MIN,
-            own_session: i64::MIN,
         };
         let latest = Instant::from_boot(Duration::MAX);
         let held = Report::Queue(Progress::Held {

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::access::{Access, Messages};
+use crate::rules::loans::Demand;
 use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
 use crate::rules::offer::Offer;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Settings;
+use crate::zookeeper::net::address::HostPort;
 
 /// What a run is to do: a command under a lock, `zklock hold`, or `zklock fence`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +75,18 @@ impl LockRequest {
     /// All locks to take, in the order in which they were named.
     pub fn locks(&self) -> impl Iterator<Item = &LockPath> {
         std::iter::once(&self.lock).chain(&self.and)
+    }
+}
+
+impl Plan {
+    /// What it wants of the runs above it.
+    pub fn demand(&self) -> Demand<'_> {
+        let mut servers: Vec<_> = self.access.servers.hosts.iter().map(HostPort::to_string).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        let LockRequest { mode, once_per, .. } = &self.request;
+        let locks = self.request.locks().collect();
+        Demand { servers, chroot: &self.access.servers.chroot, locks, mode: *mode, is_once_per: once_per.is_some() }
     }
 }
 

@@ -170,6 +170,9 @@ impl Telling<'_> {
             Blocker::OldLease => {
                 (Weight::Error, "the session ended early, and an earlier holder may still be running".to_owned())
             }
+            Blocker::Lender => {
+                (Weight::Notable, "the run that holds it has waited too long for an answer of ZooKeeper".to_owned())
+            }
             Blocker::Freed => (Weight::Error, "zklock has learnt too late that it is free".to_owned()),
             Blocker::Late => (Weight::Error, "ZooKeeper did not answer in time".to_owned()),
             Blocker::Servers(reason) => (Weight::Error, self.no_answer(reason.as_deref())),

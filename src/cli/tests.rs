@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rules::lock_path::LockPath;
-use crate::rules::offer::Offer;
+use crate::rules::offer::{Descriptor, Offer};
 use crate::rules::settings::Settings;
 use crate::rules::signal::Signal;
 use crate::zookeeper::login::Login;
@@ -343,10 +343,11 @@ fn offers_are_read_from_the_environment() {
     let offers = |text| plan_in(&[("ZKLOCK_LENDER", text)], &["/l", "job"]).unwrap().request.offers;
     let offer = |pid| {
         let lender = ProcessIdentity { pid, started: 2 };
-        Offer { lender, root: ProcessIdentity { pid: 5, started: 2 }, descriptor: 3, inode: 4, session: 6 }
+        let (pipe, page) = (Descriptor { number: 3, inode: 4 }, Descriptor { number: 8, inode: 9 });
+        Offer { lender, root: ProcessIdentity { pid: 5, started: 2 }, pipe, page }
     };
-    assert_eq!(offers("4 1 2 5 2 3 4 6\n4 7 2 5 2 3 4 6"), [offer(1), offer(7)]);
-    assert_eq!(offers("x\n\n1 2 3 4\n4 1 2 5 2 3 4 6\n"), [offer(1)]);
+    assert_eq!(offers("5 1 2 5 2 3 4 8 9\n5 7 2 5 2 3 4 8 9"), [offer(1), offer(7)]);
+    assert_eq!(offers("x\n\n1 2 3 4\n5 1 2 5 2 3 4 8 9\n"), [offer(1)]);
 }
 
 #[test]

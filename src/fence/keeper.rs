@@ -95,7 +95,7 @@ impl FenceKeeper<'_> {
         let file = self.fence.path.display().to_string();
         let first = GrantedLock { lock: file.clone(), node: file, token: self.fence.token.cast_signed() };
         self.report(&Report::Queue(Progress::Held {
-            grant: Box::new(Grant { first, and: vec![], session: 0, own_session: 0 }),
+            grant: Box::new(Grant { first, and: vec![], session: 0 }),
             timeout: Span::WITHOUT_END,
             from: now,
             start_at: now,

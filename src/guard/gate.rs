@@ -73,7 +73,7 @@ const VARIABLES: u32 = 12;
 /// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. By
 /// then the supervisor has sent the [`Opening`], which wakes no process. If the guard goes before that, this process
 /// exits; and the guard goes if the supervisor does.
-pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guard: Pid, page: Page) -> ! {
+pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guard: Pid, page: Page, lease: Page) -> ! {
     let Passage { gate, report, supervisor } = passage;
     if birth.own_group
         && let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0))
@@ -109,7 +109,7 @@ pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guar
     // The machine, or this process, may have been paused since the lease was judged.
     let in_time = move || {
         let now = clock::now();
-        let may_start = !page.is_revoked() && now < until && page.pass(now);
+        let may_start = !lease.is_revoked() && now < until && page.pass(now);
         if may_start { Ok(()) } else { Err(Errno::ETIME.into()) }
     };
     report.exit(&Program { line: birth.command }.execute(&opening.variables, in_time))

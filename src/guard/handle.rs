@@ -30,6 +30,7 @@ use crate::system::signals;
 pub struct Guard {
     pid: Pid,
     page: Page,
+    lease: Page,
     /// Where the guard is sent requests; `None` once it has closed its end.
     link: Option<OwnedFd>,
     /// Readable when there is something new in [`Page`].
@@ -67,13 +68,16 @@ impl Guard {
                     guards_gone,
                     guard_alive,
                     guard_wake,
+                    lender: ties.lender.as_ref().map(|lender| lender.pipe.as_fd()),
                     fuse: guards_fuse,
                     page: ties.page,
+                    lease: ties.lease,
                 };
                 process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
             }
             Ok(ForkResult::Parent { child: pid }) => {
-                Ok(Self { pid, page: ties.page, link: Some(link), wake, gate: Some(gate), failure, _fuse: fuse })
+                let (page, lease) = (ties.page, ties.lease);
+                Ok(Self { pid, page, lease, link: Some(link), wake, gate: Some(gate), failure, _fuse: fuse })
             }
             Err(error) => Err(error.into()),
         }
@@ -141,6 +145,11 @@ impl Guard {
 
     pub fn page(&self) -> Page {
         self.page
+    }
+
+    /// When the lease that it enforces demands SIGKILL.
+    pub fn kill_at(&self) -> Instant {
+        self.lease.limits().kill_at
     }
 
     pub fn stage(&self) -> Stage {

@@ -8,7 +8,6 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
-use crate::between::page::Page;
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::system::signals;
@@ -102,17 +101,18 @@ fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
 const STACK: usize = 32 * 1024;
 
 /// Locks in memory what the guard uses, as far as the limit allows (RLIMIT_MEMLOCK): a disk that does not answer must not
-/// stop it. That is every page that it has used by now, or comes to use; and at least the stack and the shared page.
-pub(super) fn lock_in_memory(page: Page) {
-    let (start, length) = page.extent();
+/// stop it. That is every page that it has used by now, or comes to use; and at least the stack and the shared pages, of which
+/// these are the addresses and the lengths.
+pub(super) fn lock_in_memory(shared: [(usize, usize); 2]) {
     let stack = touch_stack();
     #[expect(unsafe_code, reason = "nix does not know MCL_ONFAULT")]
     // SAFETY: the calls change no contents; for addresses that are not mapped they fail.
     unsafe {
         // Without MCL_ONFAULT it would copy every page that this fork could write to.
         if libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) != 0 {
-            libc::mlock(start as *const libc::c_void, length);
-            libc::mlock(stack as *const libc::c_void, STACK);
+            for (start, length) in shared.into_iter().chain([(stack, STACK)]) {
+                libc::mlock(start as *const libc::c_void, length);
+            }
         }
     }
 }

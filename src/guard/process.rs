@@ -44,9 +44,12 @@ pub(super) struct Inherited<'a> {
     /// The other end of that pipe.
     pub(super) guard_alive: BorrowedFd<'a>,
     pub(super) guard_wake: BorrowedFd<'a>,
+    /// The pipe of the run that lends to us. That run knows of us for as long as the pipe is open.
+    pub(super) lender: Option<BorrowedFd<'a>>,
     /// The end of a pipe that shows that the supervisor has died. The kernel kills the command at that moment.
     pub(super) fuse: OwnedFd,
     pub(super) page: Page,
+    pub(super) lease: Page,
 }
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave. If the system is short of something,
@@ -75,9 +78,14 @@ struct GuardProcess<'a> {
     link: OwnedFd,
     wake: EventFd,
     guard_wake: BorrowedFd<'a>,
+    /// The pipe of a lender, until there is news.
+    lender: Option<BorrowedFd<'a>>,
+    /// The lender has died, or has lost its locks.
+    has_lost_lender: bool,
     signals: Signals,
     alarm: Alarm,
     page: Page,
+    lease: Page,
     /// Opens the gate; `None` once it was opened.
     go: Option<OwnedFd>,
     /// The command's process, until it has been reaped.
@@ -97,7 +105,7 @@ struct GuardProcess<'a> {
 impl<'a> GuardProcess<'a> {
     /// Makes the command's process, and all that is needed to answer for it.
     fn begin(birth: &GuardBirth<'_>, inherited: Inherited<'a>, passage: &Passage) -> io::Result<Self> {
-        let Inherited { link, wake, guards_gone, guard_alive, guard_wake, fuse, page } = inherited;
+        let Inherited { link, wake, guards_gone, guard_alive, guard_wake, lender, fuse, page, lease } = inherited;
         prctl::set_child_subreaper(true)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that only we
         // have must be closed before the end that tells us of the supervisor.
@@ -109,7 +117,7 @@ impl<'a> GuardProcess<'a> {
                 // It keeps the original of `guard_alive` until execve(2). The kernel kills it with the guard (PR_SET_PDEATHSIG), so
                 // that end does not outlast the guard.
                 drop((link, fuse, guard_alive, go));
-                gate::wait(birth, passage, &waits, guard, page)
+                gate::wait(birth, passage, &waits, guard, page, lease)
             }
             ForkResult::Parent { child } => child,
         };
@@ -127,7 +135,7 @@ impl<'a> GuardProcess<'a> {
             // group would not be orphaned even where no shell can continue it.
             let _ = setsid();
         }
-        signals::continue_at_news(link.as_fd())?;
+        [link.as_fd()].into_iter().chain(lender).try_for_each(signals::continue_at_news)?;
         let target = if birth.own_group { -child.as_raw() } else { child.as_raw() };
         #[expect(unsafe_code, reason = "the descriptor lives as long as this process")]
         // SAFETY: nothing closes it before the process exits.
@@ -136,9 +144,12 @@ impl<'a> GuardProcess<'a> {
             link,
             wake,
             guard_wake,
+            lender,
+            has_lost_lender: false,
             signals: Signals::of([Signal::CHLD])?,
             alarm: Alarm::new()?,
             page,
+            lease,
             go: Some(go),
             command: Some(child),
             origin,
@@ -150,7 +161,7 @@ impl<'a> GuardProcess<'a> {
             is_asked: false,
         };
         process.close_others(&[guards_gone, fuse], birth);
-        kernel::lock_in_memory(page);
+        kernel::lock_in_memory([page.extent(), lease.extent()]);
         process.tree.rehearse();
         // From here on the supervisor can tell who the command is.
         page.set_command(child);
@@ -161,7 +172,7 @@ impl<'a> GuardProcess<'a> {
     /// should have would hide the supervisor's death.
     fn close_others(&self, fuses: &[BorrowedFd<'_>], birth: &GuardBirth<'_>) {
         let ours = [self.link.as_fd(), self.wake.as_fd(), self.guard_wake, self.signals.as_fd(), self.alarm.as_fd()];
-        let pipes = self.go.iter().chain(&self.guard_alive).map(AsFd::as_fd);
+        let pipes = self.go.iter().chain(&self.guard_alive).map(AsFd::as_fd).chain(self.lender);
         let all = ours.into_iter().chain(self.tree.descriptors()).chain(fuses.iter().copied()).chain(pipes);
         let kept: Vec<_> = all.map(|fd| fd.as_raw_fd()).chain(birth.kept_open.iter().copied()).collect();
         close_all_but(&kept);
@@ -186,18 +197,23 @@ impl<'a> GuardProcess<'a> {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.guard_wake, PollFlags::POLLIN),
+            PollFd::new(self.lender.unwrap_or(self.guard_wake), PollFlags::POLLIN),
             PollFd::new(self.link.as_fd(), PollFlags::POLLIN),
         ];
         // Once the supervisor has gone, its socket is always readable.
-        let waits_for = if has_supervisor { 4 } else { 3 };
+        let waits_for = if has_supervisor { 5 } else { 4 };
         let polled = poll(&mut fds[..waits_for], PollTimeout::NONE);
         if polled == Err(Errno::EINVAL) {
             // RLIMIT_NOFILE is smaller than their number by now (poll(2)). At its priority it must not ask all the time.
             let _ = poll(&mut [], BLIND);
         }
-        let [has_child, _, is_rung, is_asked] = fds.map(|fd| polled.is_err() || fd.any().unwrap_or(true));
+        let [has_child, _, is_rung, of_lender, is_asked] = fds.map(|fd| polled.is_err() || fd.any().unwrap_or(true));
         if has_child {
             self.signals.clear();
+        }
+        if of_lender && polled.is_ok() {
+            // The pipe is always readable from now on. It stays open, because the lender still waits for us.
+            self.has_lost_lender |= self.lender.take().is_some();
         }
         if is_rung {
             let _ = read(self.guard_wake, &mut [0; 8]);
@@ -226,7 +242,11 @@ impl GuardIo for GuardProcess<'_> {
     }
 
     fn limits(&self) -> Limits {
-        self.page.limits()
+        self.lease.limits()
+    }
+
+    fn has_lost_lender(&self) -> bool {
+        self.has_lost_lender
     }
 
     fn disarm(&mut self) {

@@ -22,9 +22,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
     pub(super) async fn fresh_lease(&self, session: &O::Session, nodes: &[String]) -> Result<Instant, StepEnd> {
         let terms = Terms::with_default_grace(session.timeout());
         let is_fresh = |from| Lease::new(terms, from).worth_starting(self.io.now());
-        // With a single lock of our own, the creation itself says that its nodes exist. With several locks,
-        // or one that is lent to us, only a beat that checks all nodes says so.
-        let mut checked = self.locks.len() == 1 && self.lent().is_empty();
+        // With a single lock, the creation itself says that its nodes exist. With several locks, only a beat that checks all
+        // nodes says so.
+        let mut checked = self.locks.len() == 1;
         let (begun, mut is_slow) = (self.io.now(), false);
         loop {
             match self.beats.lease_from.get() {

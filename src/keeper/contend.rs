@@ -42,8 +42,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             let place = self.place.borrow().clone();
             let lock = self.locks.get(place.won.len()).copied().unwrap_or(&self.plan.request.lock);
             let step = match &place.step {
-                Step::Nowhere if self.lent.borrow().is_none() => self.find_lent(session).await,
-                Step::Nowhere => self.enter(session, lock).await,
+                Step::Nowhere => self.enqueue(session, lock, ContenderId::new(session.id(), self.io.random())).await,
                 Step::Uncertain(id) => self.recover(session, lock, *id).await,
                 // One watch on each of our nodes, through waiting and holding. What happened to our nodes
                 // comes first, because it may arrive together with our turn.
@@ -104,7 +103,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// Makes sure that this server is no older than the one that we lost. A server that lags might show a
     /// queue without our node: we would think that it was deleted, or create a second one and wait behind the
     /// first.
-    pub(super) async fn catch_up(&self, session: &O::Session) -> Result<(), Failure> {
+    async fn catch_up(&self, session: &O::Session) -> Result<(), Failure> {
         let nodes = self.place.borrow().stamped_nodes();
         if nodes.is_empty() {
             let lock = self.plan.request.lock.to_string();
@@ -143,15 +142,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Err(Failure::NoNode | Failure::Denied) => Ok(None),
             Err(failure) => Err(failure),
         }
-    }
-
-    /// Joins the queue of a lock. If the lock is lent to us, there is nothing to create.
-    async fn enter(&self, session: &O::Session, lock: &LockPath) -> Result<(), StepEnd> {
-        let Some(lent) = self.lent().into_iter().find(|lent| lent.lock == *lock) else {
-            return self.enqueue(session, lock, ContenderId::new(session.id(), self.io.random())).await;
-        };
-        self.place.borrow_mut().step = Step::Queued(lent);
-        Ok(())
     }
 
     /// Creates the contender's nodes. If the reply is lost, the step stays uncertain.
@@ -214,7 +204,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         self.note_asked(stat);
         let servers_clock = (stat.created, self.io.now());
         let (lock, token, listed, heeded) = (lock.clone(), stat.czxid, Cell::default(), RefCell::default());
-        let claim = Rc::new(Claim { lock, nodes, token, lender: None, servers_clock, listed, heeded });
+        let claim = Rc::new(Claim { lock, nodes, token, servers_clock, listed, heeded });
         self.place.borrow_mut().step = Step::Queued(Rc::clone(&claim));
         claim
     }

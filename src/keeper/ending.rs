@@ -153,7 +153,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     fn request_deletion(&self) {
         // A single node may have been deleted by others, and be another's by now.
         let Some(session) = self.session.connection.borrow().clone().filter(|_| !self.is_single()) else { return };
-        for node in self.place.borrow().own_nodes() {
+        for node in self.place.borrow().last_nodes_first() {
             drop(session.delete(&node));
         }
     }

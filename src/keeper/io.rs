@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::rules::card::Card;
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
+use crate::rules::loans::HolderNode;
 use crate::rules::message::{Order, Report};
-use crate::rules::offer::Loan;
-use crate::rules::process_identity::ProcessIdentity;
+use crate::rules::offer::Barrier;
 use crate::zookeeper::session::{Failure, Session};
 
 /// Time, the servers, the supervisor and the command, seen from a keeper.
@@ -86,12 +86,8 @@ pub trait KeeperIo {
     /// The supervisor has gone: no command may start any more. Returns false if it may have been started.
     fn recall(&self) -> bool;
 
-    /// Whether a holder of which the servers have this card, in a node of this session, lends us its lock.
-    fn loan(&self, holder: &Card, owner: i64) -> Loan;
-
-    /// From now on no other run lends us anything, in this session and those after it: the supervisor gives back what we do
-    /// not use.
-    fn keep_loans(&self, lenders: &[ProcessIdentity]);
+    /// Why we must not wait for a contender, if it is a run above us.
+    fn barrier(&self, holder: &HolderNode<'_>) -> Option<Barrier>;
 
     /// What others may know of us. The first call takes a while.
     fn card(&self) -> &Card;

@@ -9,12 +9,12 @@
 //! What it needs from outside comes through [`io::KeeperIo`]: the real one ([`process`]) or that of the
 //! simulator.
 
+mod above; // runs that we must not wait for
 mod beat; // beats, and the lease that they extend
 mod contend; // creates our node, and finds it again after a lost reply
 mod ending; // what is left to do when the work in a session ends
 pub mod io; // what a keeper needs from outside
 mod leader; // what our server shows, held against what the leader knows
-mod lent; // locks of an outer run
 mod once_per; // whether the command is skipped, and the record of a success
 mod own; // what becomes of our own nodes
 mod place; // how far a keeper has come
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use self::io::KeeperIo;
 use self::leader::SeenChildren;
-use self::place::{Claim, Place, refuse};
+use self::place::{Place, refuse};
 use self::sessions::RunState;
 use crate::cli::Plan;
 use crate::rules::card::Card;
@@ -70,8 +70,6 @@ struct Keeper<'p, O: KeeperIo> {
     place: RefCell<Place>,
     /// Whether there was a record of the last successful run when we looked for it.
     has_record: Cell<bool>,
-    /// What zklocks above us lend us, once we have looked for it.
-    lent: RefCell<Option<Vec<Rc<Claim>>>>,
     told: RefCell<Told>,
     /// Nodes with names of contenders that the leader no longer has, but that a server went on showing, or that are not
     /// ephemeral.
@@ -150,7 +148,6 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             },
             place: RefCell::default(),
             has_record: Cell::new(false),
-            lent: RefCell::new(None),
             told: RefCell::default(),
             ignored: RefCell::default(),
             impostors: RefCell::default(),

@@ -114,7 +114,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let record = last_run::path(self.plan.request.lock.as_str());
         let card = self.io.card();
         // A single node goes with the session: by now it may be another's.
-        let mut nodes = if self.is_single() { vec![] } else { self.place.borrow().own_nodes() };
+        let mut nodes = if self.is_single() { vec![] } else { self.place.borrow().last_nodes_first() };
         loop {
             let data = success.to_bytes(self.io.now(), token, card.host.as_deref(), card.user.as_deref());
             match session.conclude(&record, &data, self.has_record.get(), &nodes).await {

@@ -27,7 +27,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     log::info!("{node} is the node of another contender now: it was deleted and created anew");
                     Change::Deleted
                 }
-                Ok((data, _, watch)) => match self.heed(node, &data)? {
+                Ok((data, _, watch)) => match self.heed(&data)? {
                     Some(report) => or(watch, self.report_revoked(&report)).await,
                     None => watch.await,
                 },
@@ -51,13 +51,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     /// What the data of `node` asks of us, if anything. A waiter leaves; a holder tells the supervisor what is returned, and
-    /// holds until the command has been stopped. A lender sees to its own nodes.
-    fn heed(&self, node: &str, data: &[u8]) -> Result<Option<Report>, StepEnd> {
+    /// holds until the command has been stopped.
+    fn heed(&self, data: &[u8]) -> Result<Option<Report>, StepEnd> {
         let told = self.told.borrow();
         let Some(asked) = Revocation::from_bytes(data).filter(|asked| asked.is_for(told.held)) else { return Ok(None) };
-        if !self.place.borrow().own_nodes().iter().any(|own| own == node) {
-            return Ok(None);
-        }
         let report = Report::Revoked(Revoker::User(asked.by));
         if told.held { Ok(Some(report).filter(|_| !told.revoked)) } else { Err(StepEnd::Final(report)) }
     }

@@ -9,7 +9,6 @@ use crate::rules::instant::Instant;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
 use crate::rules::message::{Loss, Refusal, Report, Unfit};
-use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::queue::Queue;
 use crate::rules::queue::{Contender, ContenderId};
 use crate::zookeeper::session::Failure;
@@ -46,7 +45,7 @@ impl Place {
         self.won.iter().chain(queued).cloned().collect()
     }
 
-    /// The full paths of all nodes that we rely on.
+    /// The full paths of all our nodes.
     pub(super) fn nodes(&self) -> Vec<String> {
         self.claims().iter().flat_map(|claim| claim.nodes.clone()).collect()
     }
@@ -60,9 +59,9 @@ impl Place {
         self.claims().into_iter().flat_map(stamped).collect()
     }
 
-    /// The nodes that are ours to delete, those of the last lock first.
-    pub(super) fn own_nodes(&self) -> Vec<String> {
-        self.claims().iter().rev().filter(|claim| claim.is_own()).flat_map(|claim| claim.nodes.clone()).collect()
+    /// Our nodes in the order in which they are deleted: those of the last lock first.
+    pub(super) fn last_nodes_first(&self) -> Vec<String> {
+        self.claims().iter().rev().flat_map(|claim| claim.nodes.clone()).collect()
     }
 
     pub(super) fn is_nowhere(&self) -> bool {
@@ -70,15 +69,13 @@ impl Place {
     }
 }
 
-/// A contender that gives us a lock: our own, or that of a zklock above us which lends us its lock.
+/// Our contender in the queue of a lock.
 pub(super) struct Claim {
     pub(super) lock: LockPath,
     /// The full paths of the contender's nodes: one for each dialect, lowest first.
     pub(super) nodes: Vec<String>,
     /// The fencing token: the transaction that has created the nodes.
     pub(super) token: i64,
-    /// `None`: the contender is our own.
-    pub(super) lender: Option<LentBy>,
     /// What ZooKeeper's clock showed, and when: at the creation of the nodes, or a little later.
     pub(super) servers_clock: (i64, Instant),
     /// The children of the lock, if they were listed together with the creation.
@@ -86,13 +83,6 @@ pub(super) struct Claim {
     /// The contender before us that has said last that it holds, and after whose word we have listed the queue. A second
     /// list would not show more, however often it says so.
     pub(super) heeded: RefCell<Option<ChildName>>,
-}
-
-/// The zklock above us that lends us a lock.
-#[derive(Clone, Copy)]
-pub(super) struct LentBy {
-    pub(super) run: ProcessIdentity,
-    pub(super) session: i64,
 }
 
 impl Claim {
@@ -121,17 +111,13 @@ impl Claim {
         let (then, at) = self.servers_clock;
         i64::try_from(at.since_boot().as_millis()).unwrap_or(i64::MAX).saturating_sub(then.saturating_sub(millis))
     }
-
-    pub(super) fn is_own(&self) -> bool {
-        self.lender.is_none()
-    }
 }
 
 /// Why a step was not completed.
 pub(super) enum StepEnd {
-    /// Our contender, or one that is lent to us, no longer exists.
+    /// Our contender no longer exists.
     Gone(Loss),
-    /// Our server does not show this node, which is ours or is lent to us.
+    /// Our server does not show this node of ours.
     Unseen(String),
     /// There is nothing more to do in this session.
     Final(Report),

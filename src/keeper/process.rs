@@ -1,7 +1,7 @@
 //! The keeper as a process: a fork of the supervisor, deaf to every signal but SIGKILL and SIGSTOP.
 
 use std::borrow::Cow;
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::future::pending;
 use std::path::Path;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use crate::rules::card::Card;
 use crate::rules::guard::Stage;
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
-use crate::rules::loans::Borrowing;
+use crate::rules::loans::{self, HolderNode, Seen};
 use crate::rules::message::{Order, Refusal, Report};
-use crate::rules::offer::Loan;
+use crate::rules::offer::Barrier;
 use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::text::stored;
 use crate::system::clock;
@@ -38,13 +38,13 @@ use crate::zookeeper::session::Failure;
 use crate::zookeeper::wire::handshake::Identity;
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork. `supervisor`: the process that users
-/// know. `refresh`: how often to look at the queue although nothing has happened, if a user is watching. `loans`: what the
-/// supervisor has borrowed from the runs above.
+/// know. `refresh`: how often to look at the queue although nothing has happened, if a user is watching. `seen`: what the
+/// runs above us lend, which is nothing that we want.
 pub fn run(
     plan: &Plan,
     supervisor: ProcessIdentity,
     refresh: Option<Duration>,
-    loans: Borrowing<()>,
+    seen: Vec<Seen>,
     link: Link,
     ties: KeeperTies<'_>,
 ) {
@@ -70,8 +70,8 @@ pub fn run(
         return;
     }
     let lived = Reactor::new().and_then(|reactor| {
-        let (loans, card) = (RefCell::new(loans), OnceCell::new());
-        let outside = RealIo { plan, supervisor, loans, link, ties, servers: &servers, reactor: &reactor, card };
+        let card = OnceCell::new();
+        let outside = RealIo { plan, supervisor, seen, link, ties, servers: &servers, reactor: &reactor, card };
         reactor.run(sessions::keep(plan, refresh, outside))
     });
     if let Err(error) = lived {
@@ -95,8 +95,7 @@ struct RealIo<'p> {
     ties: KeeperTies<'p>,
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
-    /// What the supervisor still has of what it had borrowed.
-    loans: RefCell<Borrowing<()>>,
+    seen: Vec<Seen>,
     card: OnceCell<Card>,
 }
 
@@ -210,12 +209,8 @@ impl<'p> KeeperIo for RealIo<'p> {
         !page.stage().is_open()
     }
 
-    fn loan(&self, holder: &Card, owner: i64) -> Loan {
-        self.loans.borrow().judge(holder, owner, self.card(), self.supervisor.pid, &lending::Proc)
-    }
-
-    fn keep_loans(&self, lenders: &[ProcessIdentity]) {
-        self.loans.borrow_mut().keep(lenders);
+    fn barrier(&self, holder: &HolderNode<'_>) -> Option<Barrier> {
+        loans::barrier(holder, self.card(), self.supervisor.pid, &self.seen, &lending::Proc)
     }
 
     fn card(&self) -> &Card {

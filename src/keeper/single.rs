@@ -57,7 +57,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 return Ok(());
             }
             Ok((_, stat, watch)) if stat.owner == 0 => Ok(("a node that is not ephemeral".to_owned(), watch)),
-            Ok((data, _, watch)) => Ok((Card::from_bytes(&data).phrase().unwrap_or_else(|| SINGLE.to_owned()), watch)),
+            Ok((data, stat, watch)) => {
+                let card = Card::from_bytes(&data);
+                self.expect_no_run_above(lock, SINGLE, &card, stat.owner)?;
+                Ok((card.phrase().unwrap_or_else(|| SINGLE.to_owned()), watch))
+            }
             // Servers do not tell of a node that may not be read, but of the children of the lock.
             Err(Failure::Denied) => {
                 let watched = session.watch_children(lock.as_str()).await;

@@ -53,7 +53,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
     pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), StepEnd> {
         let nodes = self.place.borrow().nodes();
-        let has_waited = claim.is_own() && self.wait_turn(session, &nodes, claim).await?;
+        let has_waited = self.wait_turn(session, &nodes, claim).await?;
         let won = self.place.borrow().claims();
         if won.len() < self.locks.len() {
             self.io.report_if_room(&Report::Queue(Progress::Turn));
@@ -69,12 +69,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
         self.io.report(&Report::Queue(Progress::Held { grant, timeout, from, start_at })).await;
         // Published with the first beat. If no contender was before us, that beat has time: so a short command on a
         // free lock costs no further transaction. Otherwise there may be one behind us that has to know.
-        if won.iter().all(|claim| claim.is_own()) {
-            let card = Card { held_since: Some(self.io.wall_millis()), ..self.io.card().clone() };
-            self.beats.unpublished.replace(Some((card, self.io.now())));
-            if has_waited {
-                self.beats.urged.set(true);
-            }
+        let card = Card { held_since: Some(self.io.wall_millis()), ..self.io.card().clone() };
+        self.beats.unpublished.replace(Some((card, self.io.now())));
+        if has_waited {
+            self.beats.urged.set(true);
         }
         self.place.replace(Place { won: won.clone(), step: Step::Holding });
         or(self.look_beside(session, &won), self.keep_beating(session, &nodes)).await
@@ -84,7 +82,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// reported, because our list from before it came does not show it. Never ends.
     async fn look_beside(&self, session: &O::Session, won: &[Rc<Claim>]) -> Result<(), StepEnd> {
         self.io.sleep(Terms::beat_of(session.timeout())).await;
-        for claim in won.iter().filter(|claim| claim.is_own()) {
+        for claim in won {
             let Ok(children) = self.list(session, &claim.lock).await else { continue };
             let suitable = self.suitable(session, &claim.lock, children, claim.name()).await;
             if let Err(StepEnd::Final(Report::Refused(refusal))) = suitable {
@@ -104,9 +102,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         };
         let first = named(&self.plan.request.lock).expect("the locks that were taken are those of the plan");
         let and = self.plan.request.and.iter().filter_map(named).map(granted).collect();
-        let own_session = session.id();
-        let session = first.lender.map_or(own_session, |lender| lender.session);
-        Grant { first: granted(first), and, session, own_session }
+        Grant { first: granted(first), and, session: session.id() }
     }
 
     /// Waits until no contender before our own keeps us from the lock. `nodes`: our nodes of all locks. Returns whether
@@ -266,7 +262,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Watched::Set(watching) => watching,
             Watched::Known(outlook) => return Ok(outlook),
         };
-        let Some(view) = self.view(session, claim, queue, position, watch, nearest).await else {
+        let Some(view) = self.view(session, claim, queue, position, watch, nearest).await? else {
             return Ok(Outlook::Again);
         };
         self.told.borrow_mut().waits = Some((lock.clone(), Some(claim.name().to_owned())));
@@ -386,7 +382,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             let (_, queue) = self.suitable(session, lock, children, claim.name()).await?;
             if let Standing::Waits { position, watch } = queue.standing(claim.name())
                 && self.refresh.is_some()
-                && let Some(view) = self.view(session, claim, &queue, position, &watch, None).await
+                && let Some(view) = self.view(session, claim, &queue, position, &watch, None).await?
             {
                 self.io.report_if_room(&Report::Queue(Progress::Waiting(view)));
             }
@@ -394,7 +390,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     /// What a waiting user is told of this queue. `nearest`: the data of the first node that we watch, if it is known. `None`:
-    /// the first in the queue is no contender.
+    /// the first in the queue is no contender. Ends the wait if the first holder is a run above us.
     async fn view(
         &self,
         session: &O::Session,
@@ -403,7 +399,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         position: usize,
         watch: &[&Contender],
         nearest: Option<(Vec<u8>, NodeStat)>,
-    ) -> Option<QueueView> {
+    ) -> Result<Option<QueueView>, StepEnd> {
         let lock = &claim.lock;
         let holder = queue.first_holder().map(|holder| &*holder.name).unwrap_or_default();
         let read = match nearest.filter(|_| watch[0].name == holder) {
@@ -411,16 +407,17 @@ impl<O: KeeperIo> Keeper<'_, O> {
             None => session.read(&lock.child(holder)).await.ok(),
         };
         if read.as_ref().is_some_and(|(_, stat)| self.note_if_foreign(lock, holder, *stat)) {
-            return None;
+            return Ok(None);
         }
         let card = read.as_ref().map(|(data, _)| Card::from_bytes(data)).unwrap_or_default();
+        self.expect_no_run_above(lock, holder, &card, read.as_ref().map_or(0, |(_, stat)| stat.owner))?;
         let held_at = read.and_then(|(_, stat)| card.held_at(stat.created, stat.written));
-        Some(QueueView {
+        Ok(Some(QueueView {
             lock: lock.to_string(),
             place: Some((position, queue.size())),
             holder: card.phrase().unwrap_or_else(|| printable(holder)),
             held_since: held_at.map(|held_at| claim.on_our_clock(held_at)),
-        })
+        }))
     }
 
     /// Reports a child that is no contender, once for each lock. As a rule it is a lock below a lock.

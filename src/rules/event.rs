@@ -12,6 +12,8 @@ pub enum Event {
     Keeper(Report),
     /// The keeper is gone, whatever the reason.
     KeeperGone,
+    /// A run above us has the locks and lends them to us, with its lease. So there is no keeper.
+    Lent(Box<Grant>),
     Signal {
         signal: Signal,
         /// The terminal sent it to our process group, and the command is in that group: it has got the signal

@@ -122,7 +122,7 @@ pub enum Sign {
     Ended(i32),
     /// The command was stopped by the signal with this number.
     Stopped(i32),
-    /// It kills the command because the lease is over, or was revoked.
+    /// It kills the command because the lease is over, or was revoked, or a lender is lost.
     LeaseOver,
 }
 
@@ -133,6 +133,9 @@ pub trait GuardIo {
 
     /// When the lease demands SIGKILL, and when it ends.
     fn limits(&self) -> Limits;
+
+    /// Whether the run that lends to us has died, or has lost its locks.
+    fn has_lost_lender(&self) -> bool;
 
     /// Undoes the fuses: the death of the guard, or of the supervisor, kills nothing any more.
     fn disarm(&mut self);
@@ -238,7 +241,8 @@ impl GuardRules {
         // Without an opened gate there was no command, and this guard may have been replaced.
         if self.is_open {
             // What the command has left behind lives on, also where its orphans come to another process than the guard.
-            let lasts = self.killing.is_none() && outside.now() < outside.limits().kill_at;
+            let lasts =
+                self.killing.is_none() && outside.now() < outside.limits().kill_at && !outside.has_lost_lender();
             if stage == Stage::Left || lasts && outside.ended_by_itself() {
                 outside.disarm();
             }
@@ -335,7 +339,7 @@ impl GuardRules {
             return None;
         }
         let (now, Limits { kill_at, ends_at }) = (outside.now(), outside.limits());
-        if now < kill_at {
+        if now < kill_at && !outside.has_lost_lender() {
             let next_look = now + (ends_at.saturating_since(now) / LOOKS).max(SHORTEST_LOOK);
             if self.killing.is_some() {
                 return Some(next_look);

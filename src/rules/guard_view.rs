@@ -104,16 +104,6 @@ impl GuardView {
         self.command == Command::Started
     }
 
-    /// Whether the locks that are borrowed are needed. `waits`: whether any processes are waited for.
-    pub fn needs_loans(&self, shown: GuardState, waits: bool) -> bool {
-        match self.command {
-            Command::Gated => true,
-            // What the guard has reaped by now has ended by itself.
-            Command::Started => shown.ended.is_none(),
-            Command::Over => waits && !self.is_reaped && shown.stage.is_open(),
-        }
-    }
-
     pub fn guard_reaped(&mut self) {
         self.is_reaped = true;
     }
@@ -189,23 +179,6 @@ mod tests {
         let mut view = started();
         view.guard_reaped();
         view
-    }
-
-    /// Before its end, the command; after it, what is waited for, whatever for, until nothing is left or the guard has died.
-    #[test]
-    fn who_uses_what_is_borrowed() {
-        assert!(GuardView::default().needs_loans(shown(Stage::Gated, None), true));
-        let mut view = started();
-        assert!(view.needs_loans(shown(Stage::Open, None), false));
-        assert!(!view.needs_loans(shown(Stage::Open, Some(KILLED)), true));
-        assert!(view.news(shown(Stage::Open, Some(KILLED)), None, || false).ended.is_some());
-        assert!(view.needs_loans(shown(Stage::Open, Some(KILLED)), true));
-        assert!(!view.needs_loans(shown(Stage::Open, Some(KILLED)), false));
-        for over in [Stage::Empty, Stage::Left] {
-            assert!(!view.needs_loans(shown(over, Some(KILLED)), true));
-        }
-        view.guard_reaped();
-        assert!(!view.needs_loans(shown(Stage::Open, Some(KILLED)), true));
     }
 
     #[test]

@@ -1,147 +1,184 @@
-//! What a nested run borrows from the runs above it, and which of them lends it a lock.
+//! What a nested run borrows from the runs above it, and when it must not wait for one of them.
+
+use serde::{Deserialize, Serialize};
 
 use super::card::Card;
-use super::offer::{Barrier, Loan, Offer};
+use super::lock_path::LockPath;
+use super::message::{Grant, GrantedLock, Unfit};
+use super::mode::Mode;
+use super::offer::{Barrier, Offer};
 use super::process_identity::ProcessIdentity;
+
+/// What a run lends. It stands in the run's page for as long as the command lasts, as JSON that all 1.x understand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lent {
+    pub servers: Vec<String>,
+    /// The session to which all the nodes belong.
+    pub session: i64,
+    pub mode: Mode,
+    /// Their paths have the chroot in front.
+    pub locks: Vec<GrantedLock>,
+}
+
+/// What a run wants of the runs above it.
+#[derive(Debug)]
+pub struct Demand<'p> {
+    /// HOST:PORT of each server, in alphabetical order, none twice.
+    pub servers: Vec<String>,
+    pub chroot: &'p str,
+    /// In the order in which the user has named them.
+    pub locks: Vec<&'p LockPath>,
+    pub mode: Mode,
+    /// `--once-per` was given.
+    pub is_once_per: bool,
+}
+
+/// What has come of a look at the runs above.
+#[derive(Debug)]
+pub enum Loans<L> {
+    /// They lend nothing that is wanted.
+    Nothing(Vec<Seen>),
+    /// This run lends all that is wanted.
+    All { grant: Grant, lender: L },
+    /// This lock is lent, but cannot be used as wanted.
+    Unfit { lock: String, why: Unfit },
+}
+
+/// An offer, and the session of the run that makes it, or why nothing can be borrowed from that run.
+pub type Seen = (Offer, Result<i64, Unlent>);
 
 /// Why nothing is borrowed from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlent {
-    /// It has ended, or lends nothing any more, or we want nothing of it.
+    /// The run has ended, or its command has ended and it is about to release its locks; or it is not above us.
     Over,
-    /// We may not look into its process.
-    Denied,
+    Barred(Barrier),
 }
 
-/// Other processes and their pipes. [`crate::between::lending`] has the real ones, and the simulator of the tests others.
+/// Other processes. [`crate::between::lending`] has the real ones, and the simulator of the tests others.
 pub trait Processes {
-    /// A pipe that we have opened. It is closed when it is dropped.
-    type Pipe;
+    /// What must be open for as long as the locks of a run may be used. The run knows of us until it is dropped.
+    type Lender;
 
-    /// Opens the pipe of a run that lends. If it ends its lending later than this, it knows of us.
-    fn open(&self, offer: Offer) -> Result<Self::Pipe, Unlent>;
-
-    /// Whether what we have borrowed by this pipe is lost.
-    fn is_lost(&self, pipe: &Self::Pipe) -> bool;
+    /// Looks at what a run lends. If the run ends its lending later than this, it knows of us.
+    fn open(&self, offer: Offer) -> Result<(Lent, Self::Lender), Unlent>;
 
     /// Whether this process lives, and is the process `pid` or above it; `None` if that cannot be found out.
     fn is_above(&self, root: ProcessIdentity, pid: u32) -> Option<bool>;
 }
 
-/// The borrower's side: what other runs offer us, and the pipes by which we borrow.
-#[derive(Clone, Debug)]
-pub struct Borrowing<P> {
-    offers: Vec<(Offer, Result<P, Unlent>)>,
-}
-
-impl<P> Borrowing<P> {
-    pub fn new(offers: &[Offer]) -> Self {
-        Self { offers: offers.iter().map(|offer| (*offer, Err(Unlent::Over))).collect() }
+impl Demand<'_> {
+    /// What a run lends that was granted what it wanted.
+    pub fn lent(&self, grant: &Grant) -> Lent {
+        let locks = grant.all().map(|GrantedLock { lock, node, token }| GrantedLock {
+            lock: self.full(lock),
+            node: self.full(node),
+            token: *token,
+        });
+        Lent { servers: self.servers.clone(), session: grant.session, mode: self.mode, locks: locks.collect() }
     }
 
-    /// Borrows from each run that still lends, keeps what is borrowed already, and gives back what is lost.
-    pub fn borrow(&mut self, processes: &impl Processes<Pipe = P>) {
-        for (offer, borrowed) in &mut self.offers {
-            if !borrowed.as_ref().is_ok_and(|pipe| !processes.is_lost(pipe)) {
-                *borrowed = processes.open(*offer);
+    /// A path as clients without a chroot know it.
+    fn full(&self, path: &str) -> String {
+        format!("{}{path}", self.chroot)
+    }
+
+    /// What the run of this supervisor borrows. `offers`: what the environment claims, the outermost run first.
+    pub fn borrow<P: Processes>(&self, offers: &[Offer], supervisor: u32, processes: &P) -> Loans<P::Lender> {
+        let mut seen = vec![];
+        for offer in offers {
+            let opened = match processes.is_above(offer.root, supervisor) {
+                Some(true) => processes.open(*offer),
+                Some(false) => Err(Unlent::Over),
+                None => Err(Unlent::Barred(Barrier::Foreign)),
+            };
+            match opened {
+                Ok((lent, lender)) if self.wants_of(&lent) => return self.take(&lent, lender),
+                opened => seen.push((*offer, opened.map(|(lent, _)| lent.session))),
             }
         }
+        Loans::Nothing(seen)
     }
 
-    /// Gives back what is not borrowed from these. Returns whether that was anything.
-    pub fn keep(&mut self, lenders: &[ProcessIdentity]) -> bool {
-        let mut gives_back = false;
-        for (_, borrowed) in self.offers.iter_mut().filter(|(offer, _)| !lenders.contains(&offer.lender)) {
-            gives_back |= borrowed.is_ok();
-            *borrowed = Err(Unlent::Over);
-        }
-        gives_back
+    fn wants_of(&self, lent: &Lent) -> bool {
+        lent.servers == self.servers && self.locks.iter().any(|lock| self.find(lock, lent).is_some())
     }
 
-    /// What must be open for as long as the locks may be used.
-    pub fn pipes(&self) -> impl Iterator<Item = &P> {
-        self.offers.iter().filter_map(|(_, borrowed)| borrowed.as_ref().ok())
+    /// This lock, if it is lent.
+    fn find(&self, lock: &LockPath, lent: &Lent) -> Option<GrantedLock> {
+        let full = self.full(lock.as_str());
+        let granted = lent.locks.iter().find(|granted| granted.lock == full)?;
+        let node = granted.node.strip_prefix(self.chroot)?.to_owned();
+        Some(GrantedLock { lock: lock.to_string(), node, token: granted.token })
     }
 
-    /// Whether a lock that we use is lost, or the process that lends it has died.
-    pub fn is_lost(&self, processes: &impl Processes<Pipe = P>) -> bool {
-        self.pipes().any(|pipe| processes.is_lost(pipe))
-    }
-
-    /// What is borrowed now, for a process that has none of the pipes.
-    pub fn without_pipes(&self) -> Borrowing<()> {
-        let loan = |(offer, borrowed): &(Offer, Result<P, Unlent>)| {
-            (*offer, borrowed.as_ref().map(drop).map_err(|unlent| *unlent))
+    /// Borrows from a run that lends something that is wanted.
+    fn take<L>(&self, lent: &Lent, lender: L) -> Loans<L> {
+        let mut granted = self.locks.iter().filter_map(|lock| self.find(lock, lent));
+        let first = granted.next().expect("it lends something that is wanted");
+        let missing = self.locks.iter().find(|lock| self.find(lock, lent).is_none());
+        let why = if !includes(lent.mode, self.mode) {
+            Unfit::Upgrade(lent.mode)
+        } else if let Some(missing) = missing {
+            Unfit::PartlyLent(missing.to_string())
+        } else if self.is_once_per {
+            // The lender asked for it when it began, and may go on for days.
+            Unfit::OncePerLent
+        } else {
+            let grant = Grant { first, and: granted.collect(), session: lent.session };
+            return Loans::All { grant, lender };
         };
-        Borrowing { offers: self.offers.iter().map(loan).collect() }
+        Loans::Unfit { lock: first.lock, why }
     }
+}
 
-    /// Whether a holder lends its lock to the run of this supervisor. `holder` is the card in its node, `owner` the session to
-    /// which the node belongs, `own` the card of the run. Host names say nothing: containers have copies of them, or all have
-    /// different ones. Anybody can copy a card into a node, but not into a node of the lender's session.
-    pub fn judge(&self, holder: &Card, owner: i64, own: &Card, supervisor: u32, processes: &impl Processes) -> Loan {
-        let Some((pid, started)) = holder.pid.zip(holder.started) else { return Loan::Stranger };
-        if own.boot_id.is_some() && holder.boot_id != own.boot_id {
-            return Loan::Stranger;
-        }
-        // Where the time of the start cannot be compared, a run above us would pass for a stranger.
-        let counts_otherwise = holder.time_ns.zip(own.time_ns).is_some_and(|(theirs, ours)| theirs != ours);
-        if own.boot_id.is_none() || holder.pid_ns != own.pid_ns || counts_otherwise {
-            return Loan::OutOfReach(Barrier::Foreign);
-        }
-        let lender = ProcessIdentity { pid, started };
-        let offer = self.offers.iter().find(|(offer, _)| offer.lender == lender);
-        if offer.is_some_and(|(offer, _)| offer.session != owner) {
-            return Loan::Stranger;
-        }
-        let root = offer.map_or(lender, |(offer, _)| offer.root);
-        // What cannot be found out may be so: to wait for a run above us would be to wait for ever.
-        match (processes.is_above(root, supervisor), offer) {
-            (Some(false), _) => Loan::Stranger,
-            (None, _) | (_, Some((_, Err(Unlent::Denied)))) => Loan::OutOfReach(Barrier::Foreign),
-            (_, Some((_, Err(Unlent::Over)))) => Loan::Over,
-            (_, Some((_, Ok(_)))) => Loan::Lent(lender),
-            (_, None) => Loan::OutOfReach(Barrier::NoOffer),
-        }
+/// Whether a lock that is held in one way may be used in another at the same time.
+fn includes(held: Mode, wanted: Mode) -> bool {
+    held == Mode::Exclusive || wanted == Mode::Shared || held == wanted
+}
+
+/// A contender that keeps us waiting, as its node shows it.
+#[derive(Debug)]
+pub struct HolderNode<'h> {
+    pub card: &'h Card,
+    /// The session to which the node belongs.
+    pub owner: i64,
+    /// Our environment says that a run above us holds by this node.
+    pub is_named: bool,
+}
+
+/// Why the run of this supervisor must not wait for a holder: it is, or may be, a run above. `own`: our card. `seen`: what
+/// has come of the offers.
+///
+/// Anybody can copy a card into a node of his own. Such a copy can refuse a nested run, and never start one. Host names say
+/// nothing, because containers share them or have one each.
+pub fn barrier(
+    holder: &HolderNode<'_>,
+    own: &Card,
+    supervisor: u32,
+    seen: &[Seen],
+    processes: &impl Processes,
+) -> Option<Barrier> {
+    let card = holder.card;
+    let lender = ProcessIdentity { pid: card.pid?, started: card.started? };
+    if own.boot_id.is_some() && card.boot_id != own.boot_id {
+        return None;
+    }
+    // Where the time of the start cannot be compared, a run above us would pass for a stranger.
+    let counts_otherwise = card.time_ns.zip(own.time_ns).is_some_and(|(theirs, ours)| theirs != ours);
+    if own.boot_id.is_none() || card.pid_ns != own.pid_ns || counts_otherwise {
+        return holder.is_named.then_some(Barrier::Foreign);
+    }
+    match seen.iter().find(|(offer, _)| offer.lender == lender) {
+        Some((_, Ok(session))) => (*session == holder.owner).then_some(Barrier::Servers),
+        Some((_, Err(Unlent::Over))) => None,
+        Some((_, Err(Unlent::Barred(barrier)))) => Some(*barrier),
+        None => match processes.is_above(lender, supervisor) {
+            Some(is_above) => is_above.then_some(Barrier::NoOffer),
+            None => holder.is_named.then_some(Barrier::Foreign),
+        },
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Pipes that may not be opened, and processes of which only some can be seen.
-    struct Hidden {
-        can_be_seen: bool,
-    }
-
-    impl Processes for Hidden {
-        type Pipe = ();
-
-        fn open(&self, _: Offer) -> Result<(), Unlent> {
-            Err(Unlent::Denied)
-        }
-
-        fn is_lost(&self, (): &()) -> bool {
-            false
-        }
-
-        fn is_above(&self, _: ProcessIdentity, _: u32) -> Option<bool> {
-            self.can_be_seen.then_some(true)
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_found_out_may_be_above_us() {
-        let lender = ProcessIdentity { pid: 7, started: 1 };
-        let offer = Offer { lender, root: lender, descriptor: 5, inode: 6, session: 8 };
-        let own = Card { pid_ns: Some(4), boot_id: Some("this one".to_owned()), ..Card::default() };
-        let holder = Card { pid: Some(7), started: Some(1), ..own.clone() };
-        for can_be_seen in [true, false] {
-            let hidden = Hidden { can_be_seen };
-            let mut borrowing = Borrowing::new(&[offer]);
-            borrowing.borrow(&hidden);
-            assert_eq!(borrowing.judge(&holder, 8, &own, 9, &hidden), Loan::OutOfReach(Barrier::Foreign));
-        }
-    }
-}
+mod tests;

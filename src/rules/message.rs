@@ -10,15 +10,12 @@ use super::last_run::LastRun;
 use super::mode::Mode;
 use super::offer::Barrier;
 use super::outcome::Outcome;
-use super::process_identity::ProcessIdentity;
 use super::queue::{Dialect, Recipe};
 
 /// What the keeper tells the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     Connection(Connectivity),
-    /// These runs lend us locks that we use, and no others do: those of other runs are not to be kept from being released.
-    Borrows(Vec<ProcessIdentity>),
     Queue(Progress),
     /// The session, or our node in the queue, is lost. After this pause another session begins, at the tail of the queue.
     Requeued {
@@ -130,10 +127,8 @@ pub struct Grant {
     pub first: GrantedLock,
     /// The others, in the order in which they were named.
     pub and: Vec<GrantedLock>,
-    /// The session to which the first one's node belongs.
+    /// The session to which the first one's node belongs: that of a run above us if the lock is lent to us.
     pub session: i64,
-    /// Our own session: another one if the first lock is lent to us.
-    pub own_session: i64,
 }
 
 impl Grant {
@@ -217,6 +212,8 @@ pub enum Unfit {
     Upgrade(Mode),
     /// It is held by a run that we descend from, or may descend from, and we cannot borrow it.
     OutOfReach(Barrier),
+    /// A zklock above us holds it, and that run does not hold this other one, which is wanted with it.
+    PartlyLent(String),
     /// It is held by a zklock above us, and `--once-per` was given to us.
     OncePerLent,
 }

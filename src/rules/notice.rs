@@ -111,6 +111,8 @@ pub enum Blocker {
     Freed,
     /// A holder may still rely on a lease from before the session ended.
     OldLease,
+    /// The lease of a run above us is too short to start a command under.
+    Lender,
 }
 
 /// How the loss of a held lock was learnt.

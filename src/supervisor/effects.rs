@@ -5,7 +5,6 @@ use anyhow::Context as _;
 use super::caller::Caller;
 use super::turn::{Snapshot, SupervisorIo};
 use super::{Ready, Supervisor};
-use crate::between::lending;
 use crate::rules::event::{CommandEvent, Effect, Event};
 use crate::rules::guard::Targets;
 use crate::rules::instant::Instant;
@@ -38,9 +37,12 @@ impl SupervisorIo for Supervisor<'_> {
             snapshot.borrowers_have_gone = !self.may_be_used();
             snapshot.everyone_has_gone = snapshot.borrowers_have_gone && self.job.has_gone();
         }
-        if self.job.needs_loans(waits) && self.borrowing.is_lost(&lending::Proc) {
+        let is_lease_over = self.job.is_lease_over();
+        // Once there is a command, the guard looks after the lender.
+        let has_lost_lender = || self.keeper.ties.has_lost_lender();
+        if (is_lease_over || self.job.is_gated()) && has_lost_lender() {
             snapshot.loss = Some(Loss::LenderGone);
-        } else if self.job.is_lease_over() {
+        } else if is_lease_over {
             snapshot.loss = Some(Loss::LeaseOver);
         }
         snapshot.has_keeper_died = snapshot.loss.is_some() && self.keeper.has_died();
@@ -59,17 +61,11 @@ impl SupervisorIo for Supervisor<'_> {
         let event = if self.ready.keeper { self.keeper.hear()? } else { return None };
         // A signal that had come before that report was read keeps the command from being started.
         self.ready.signals |= matches!(event, Event::Keeper(Report::Queue(Progress::Held { .. })));
-        if let Event::Keeper(Report::Borrows(lenders)) = &event
-            && self.borrowing.keep(lenders)
-        {
-            // The guard has copies of the pipes that were just given back.
-            self.job.dismiss_guard();
-        }
         Some(event)
     }
 
     fn lease(&self) -> (Option<Span>, Option<Instant>) {
-        let page = self.keeper.ties.page;
+        let page = self.keeper.ties.lease;
         (page.lease(), page.answered_at())
     }
 
@@ -116,6 +112,9 @@ impl SupervisorIo for Supervisor<'_> {
                 self.keeper.order(Order::Release);
                 self.teller.screen.keep();
                 self.job.restore_terminal();
+                if self.keeper.pid.is_none() {
+                    return Ok(Some(Event::Keeper(Report::Released { was_busy: false })));
+                }
                 // The machine was told once that the keeper has gone. No confirmation comes from it.
                 if self.keeper.link.is_none() {
                     return Ok(Some(Event::KeeperGone));

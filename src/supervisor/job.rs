@@ -184,9 +184,9 @@ impl Job {
         self.guard.as_ref().is_some_and(|running| running.guard.page().is_lease_over())
     }
 
-    /// Whether the locks that are borrowed are needed. `waits`: whether any processes are waited for.
-    pub(super) fn needs_loans(&self, waits: bool) -> bool {
-        self.guard.as_ref().is_none_or(|running| running.view.needs_loans(running.shown(), waits))
+    /// Whether no command has been started.
+    pub(super) fn is_gated(&self) -> bool {
+        self.guard.as_ref().is_none_or(|running| running.view.is_gated())
     }
 
     /// Whether the guard has reaped the command and all that was below it.
@@ -222,7 +222,7 @@ impl Job {
         match end {
             CommandFate::Reaped(_) => guard?.failure(),
             // The timer of a guard that is to open its gate after the lease ends that guard.
-            CommandFate::Stillborn if guard.is_some_and(|guard| guard.page().limits().kill_at <= clock::now()) => {
+            CommandFate::Stillborn if guard.is_some_and(|guard| guard.kill_at() <= clock::now()) => {
                 Some(Errno::ETIME.into())
             }
             CommandFate::Stillborn => guard.and_then(|guard| self.failure_of(guard)).or(Some(Errno::ESRCH.into())),

@@ -8,14 +8,15 @@ use anyhow::Context as _;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use crate::between::lending::BorrowedPipes;
+use crate::between::lending::Lender;
 use crate::between::ties::{KeeperTies, Ties};
 use crate::between::wire::{Link, Received};
 use crate::cli::Plan;
 use crate::fence::{Fence, keeper as fence_keeper};
 use crate::keeper::process;
 use crate::rules::event::{CommandEnd, Event};
-use crate::rules::message::Order;
+use crate::rules::loans::Seen;
+use crate::rules::message::{Grant, Order};
 use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::signal::Signal;
 use crate::system::fork::{Life, fork};
@@ -24,22 +25,25 @@ use crate::system::signals;
 use crate::system::writer;
 
 pub(super) struct KeeperProcess {
-    pub(super) pid: Pid,
+    /// `None`: a run above us has the locks, and its keeper keeps them.
+    pub(super) pid: Option<Pid>,
     /// `None` once the other end is closed.
     pub(super) link: Option<Link>,
     pub(super) ties: Ties,
     pub(super) reaped: bool,
     /// It was reaped, and had not exited by itself.
     died: bool,
+    /// What a run above us lends us, until that is heard.
+    lent: Option<Grant>,
 }
 
 impl KeeperProcess {
-    /// Makes the keeper of locks in ZooKeeper.
-    pub(super) fn start(plan: &Plan, refresh: Option<Duration>, borrowing: &BorrowedPipes) -> anyhow::Result<Self> {
+    /// Makes the keeper of locks in ZooKeeper. `seen`: what the runs above us lend, which is nothing that we want.
+    pub(super) fn start(plan: &Plan, refresh: Option<Duration>, seen: Vec<Seen>) -> anyhow::Result<Self> {
         let is_hold = plan.hold.is_some();
         let file = plan.access.login.file.as_deref().and_then(descriptor_of);
         Self::fork(is_hold, file, |supervisor, link, ties| {
-            process::run(plan, supervisor, refresh, borrowing.without_pipes(), link, ties);
+            process::run(plan, supervisor, refresh, seen, link, ties);
         })
     }
 
@@ -57,7 +61,7 @@ impl KeeperProcess {
         live: impl FnOnce(ProcessIdentity, Link, KeeperTies<'_>),
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
-        let ties = Ties::new().context("cannot make pipes and shared memory")?;
+        let ties = Ties::new(None).context("cannot make pipes and shared memory")?;
         let supervisor = ties.lent.lender();
         let mut keep = ties.descriptors_of_keeper(is_hold);
         keep.extend([libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO, theirs.as_fd().as_raw_fd()]);
@@ -66,25 +70,36 @@ impl KeeperProcess {
         keep.extend(files);
         let forked = fork(c"lock-keeper", Life::Parents, &keep, || live(supervisor, theirs, ties.of_keeper(is_hold)));
         let pid = forked.context("cannot fork")?;
-        Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false })
+        Ok(Self { pid: Some(pid), link: Some(ours), ties, reaped: false, died: false, lent: None })
+    }
+
+    /// In place of a keeper: a run above us lends us its locks.
+    pub(super) fn of_lender(lender: Lender, grant: Grant) -> anyhow::Result<Self> {
+        let ties = Ties::new(Some(lender)).context("cannot make pipes and shared memory")?;
+        Ok(Self { pid: None, link: None, ties, reaped: true, died: false, lent: Some(grant) })
     }
 
     /// Whether it has gone, and did not exit by itself.
     pub(super) fn has_died(&self) -> bool {
-        let by_itself = [WaitStatus::StillAlive, WaitStatus::Exited(self.pid, 0)];
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let has_failed = || waitid(Id::Pid(self.pid), look).is_ok_and(|end| !by_itself.contains(&end));
-        if self.reaped { self.died } else { has_failed() }
+        let has_failed = |pid| {
+            let by_itself = [WaitStatus::StillAlive, WaitStatus::Exited(pid, 0)];
+            waitid(Id::Pid(pid), look).is_ok_and(|end| !by_itself.contains(&end))
+        };
+        self.died || self.pid.filter(|_| !self.reaped).is_some_and(has_failed)
     }
 
     /// It was reaped, and that it has gone is still to be heard. As a rule its socket tells, but another process may have
     /// a copy of that.
     pub(super) fn has_news(&self) -> bool {
-        self.reaped && self.link.is_some()
+        self.lent.is_some() || self.reaped && self.link.is_some()
     }
 
     /// Its next message, or that it has gone.
     pub(super) fn hear(&mut self) -> Option<Event> {
+        if let Some(grant) = self.lent.take() {
+            return Some(Event::Lent(Box::new(grant)));
+        }
         match self.link.as_ref()?.receive() {
             Received::Message(report) => Some(Event::Keeper(report)),
             Received::Nothing if !self.reaped => None,
@@ -109,14 +124,14 @@ impl KeeperProcess {
 
     pub(super) fn kill(&self) {
         // Until it has been reaped, the pid belongs to it.
-        if !self.reaped {
-            let _ = signals::send(self.pid.as_raw(), Signal::KILL);
+        if let Some(pid) = self.pid.filter(|_| !self.reaped) {
+            let _ = signals::send(pid.as_raw(), Signal::KILL);
         }
     }
 
     /// It has been reaped. What it said last, and that it has gone, is still to be read from the socket.
     pub(super) fn ended(&mut self, end: CommandEnd) {
-        log::debug!("keeper {}: {end:?}", self.pid);
+        log::debug!("keeper: {end:?}");
         self.reaped = true;
         self.died = end != CommandEnd::Exited(0);
     }

@@ -16,7 +16,7 @@ mod wait; // what the loop sleeps for
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -28,16 +28,17 @@ use self::readiness::Manager;
 use self::teller::Teller;
 use self::turn::Turns;
 use self::wait::Ready;
-use crate::between::lending::{self, BorrowedPipes};
-use crate::cli::environment;
+use crate::between::lending::{self, Lending};
+use crate::cli::environment::{self, Variable};
 use crate::cli::sentences;
-use crate::cli::{CommandLine, Plan};
+use crate::cli::{CommandLine, LockRequest, Plan};
 use crate::fence::Fence;
 use crate::guard::program;
 use crate::rules::event::{CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::guard_view::CommandFate;
 use crate::rules::instant::Instant;
-use crate::rules::message::{Grant, Order};
+use crate::rules::loans::Loans;
+use crate::rules::message::{Grant, Order, Refusal};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
@@ -83,19 +84,25 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
             return Ok(refusal.outcome());
         }
     };
-    let mut borrowing = BorrowedPipes::new(&plan.request.offers);
-    if !plan.request.held.is_empty() {
-        borrowing.borrow(&lending::Proc);
-    }
     let teller = Teller::new(plan);
     let caller = plan.hold.as_ref().map(Caller::find).transpose().context("cannot watch the caller")?;
     let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal));
     let command = plan.command.as_ref().or(stand_in.as_ref()).context("there is no command")?;
-    let keeper = match &fence {
-        Some(fence) => KeeperProcess::of_fence(fence)?,
-        None => KeeperProcess::start(plan, teller.refresh(), &borrowing)?,
+    let keeper = if let Some(fence) = &fence {
+        KeeperProcess::of_fence(fence)?
+    } else {
+        // What runs above us lend is not queued for: that would be to wait for ourselves.
+        match plan.demand().borrow(&plan.request.offers, std::process::id(), &lending::Proc) {
+            Loans::All { grant, lender } => KeeperProcess::of_lender(lender, grant)?,
+            Loans::Nothing(seen) => KeeperProcess::start(plan, teller.refresh(), seen)?,
+            Loans::Unfit { lock, why } => {
+                let refusal = Refusal::Unfit { lock, why };
+                say(&sentences::refused(&refusal, plan));
+                return Ok(refusal.outcome());
+            }
+        }
     };
-    job.disown(keeper.pid);
+    keeper.pid.into_iter().for_each(|pid| job.disown(pid));
     // The kernel closes its descriptors when this process ends, so nothing is dropped.
     let mut supervisor = ManuallyDrop::new(Supervisor {
         plan,
@@ -105,7 +112,6 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         alarm,
         keeper,
         job,
-        borrowing,
         fence,
         caller,
         caller_is_told: false,
@@ -133,7 +139,6 @@ struct Supervisor<'p> {
     alarm: Alarm,
     keeper: KeeperProcess,
     job: Job,
-    borrowing: BorrowedPipes,
     /// With `zklock fence`: the files in place of a lock.
     fence: Option<Fence>,
     /// With `zklock hold`: the process that the lock is held for.
@@ -185,16 +190,7 @@ impl<'p> Supervisor<'p> {
         self.clear_screen();
         self.job.prepare();
         let descriptors = self.descriptors_of_guard();
-        let mut variables = environment::describe(grant, self.plan.request.mode);
-        variables.push(environment::held(grant, &self.plan.request.held));
-        if let Some(fence) = &self.plan.fence {
-            variables = vec![environment::token(fence.token)];
-        } else {
-            let lent = &self.keeper.ties.lent;
-            let root = self.caller.as_ref().map_or(Some(lent.lender()), Caller::process);
-            let offer = root.and_then(|root| lent.offer(root, grant.own_session));
-            variables.extend(offer.map(|offer| environment::lender(&offer, &self.plan.request.offers)));
-        }
+        let variables = self.variables(grant);
         match self.job.start(self.command, &mut self.keeper.ties, &descriptors, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
@@ -208,9 +204,28 @@ impl<'p> Supervisor<'p> {
         }
     }
 
+    /// What the command finds in its environment. What we hold ourselves is lent to the runs below from now on.
+    fn variables(&self, grant: &Grant) -> Vec<Variable> {
+        let LockRequest { mode, held, offers, .. } = &self.plan.request;
+        if let Some(fence) = &self.plan.fence {
+            return vec![environment::token(fence.token)];
+        }
+        let mut variables = environment::describe(grant, *mode);
+        variables.push(environment::held(grant, held));
+        let own = self.keeper.pid.map(|_| &self.keeper.ties.lent);
+        let root = |lent: &Lending| self.caller.as_ref().map_or(Some(lent.lender()), Caller::process);
+        let offer = own.and_then(|lent| Some(lent.offer(root(lent)?, &self.plan.demand().lent(grant))));
+        match offer {
+            Some(Ok(offer)) => variables.push(environment::lender(&offer, offers)),
+            Some(Err(error)) => log::info!("cannot lend: {error}"),
+            None => {}
+        }
+        variables
+    }
+
     /// What shows, as long as it is open, that something of the command is left.
     fn descriptors_of_guard(&self) -> Vec<RawFd> {
-        self.borrowing.pipes().map(AsRawFd::as_raw_fd).chain(self.fence.as_ref().map(Fence::descriptor)).collect()
+        self.fence.iter().map(Fence::descriptor).collect()
     }
 
     /// Whether a run may use our locks. Once all below the guard has gone, what has the pipe open is as a rule a process
@@ -305,7 +320,7 @@ impl<'p> Supervisor<'p> {
             let end = program::end_of(status);
             self.writer.ended(pid);
             self.job.reaped(pid, end);
-            if self.keeper.pid == pid {
+            if self.keeper.pid == Some(pid) {
                 self.keeper.ended(end);
             }
         }

@@ -39,7 +39,7 @@ pub struct Snapshot {
     /// The descendants that borrow our locks have gone.
     pub borrowers_have_gone: bool,
     /// Why the lock is lost, if it is not the keeper that says so: the guard has killed the command because the lease was
-    /// over, or a run that lends us a lock has died or lost it.
+    /// over, or the run that lends to us has died or lost its locks.
     pub loss: Option<Loss>,
     /// The keeper has gone, and did not exit by itself.
     pub has_keeper_died: bool,

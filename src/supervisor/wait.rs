@@ -60,9 +60,6 @@ impl Supervisor<'_> {
         if !self.caller_is_told {
             fds.extend(self.caller.as_ref().and_then(Caller::awaited));
         }
-        if self.job.needs_loans(turns.awaits().is_some()) && turns.may_lose() {
-            fds.extend(self.borrowing.pipes().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
-        }
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error).context("cannot wait for events"),

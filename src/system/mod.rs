@@ -5,6 +5,7 @@ pub mod files; // /dev/null, errors in brief
 pub mod fork; // how a process of ours is made
 pub mod futures; // several futures as one
 pub mod lookup; // a process that asks name servers
+pub mod memory; // files that are memory
 pub mod namespaces; // where process ids and times mean something
 pub mod proc; // /proc
 pub mod process; // one process, as /proc shows it

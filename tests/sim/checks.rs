@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use zklock::rules::child_name::ChildName;
 use zklock::rules::event::CommandEnd;
+use zklock::rules::guard::Stage;
 use zklock::rules::lease::Terms;
 use zklock::rules::message::{Grant, GrantedLock};
 use zklock::rules::mode::Mode;
@@ -15,7 +16,7 @@ use zklock::rules::signal::Signal;
 use crate::coverage::Kind;
 use crate::hold::Hold;
 use crate::liar::LIAR;
-use crate::nested::Proc;
+use crate::nested::Lender;
 use crate::servers::Session;
 use crate::state::{Event, KeeperState, MS, State, Time, micros};
 
@@ -139,7 +140,7 @@ impl State {
     /// A node that goes with a session that has expired was deleted by nobody.
     pub(crate) fn check_blame(&mut self, host: usize) {
         let state = &self.hosts[host];
-        let session = state.grant.as_ref().map(|grant| self.servers.session_of(grant.own_session));
+        let session = state.grant.as_ref().map(|grant| self.servers.session_of(grant.session));
         let has_expired = session.is_some_and(|session| !self.servers.sessions[session].alive);
         if has_expired && state.operator_until == 0 {
             self.fail(format!("host {host} blames somebody for the deletion of its node"));
@@ -239,22 +240,20 @@ impl State {
         }
     }
 
-    /// A supervisor that has had a turn lets no command go on under a lock that a lender has lost.
-    pub(crate) fn check_lenders(&mut self, host: usize) {
-        let state = &self.hosts[host];
-        if state.has_command()
-            && state.guard.ended.is_none()
-            && !state.stopped_by_supervisor
-            && state.borrowing.pipes().any(|pipe| pipe.get())
-        {
-            self.fail(format!("host {host} lets its command go on, although its lender has lost the lock"));
+    /// A guard that has had a turn lets no command go on under a lock that a lender has lost.
+    pub(crate) fn check_lender(&mut self, host: usize) {
+        let guard = &self.hosts[host].guard;
+        if guard.stage == Stage::Open && guard.lender.as_ref().is_some_and(Lender::is_lost) {
+            self.fail(format!(
+                "the guard of host {host} lets its command go on, although the lender has lost the lock"
+            ));
         }
     }
 
     /// A supervisor lets a command go on only under a lease.
     pub(crate) fn check_continue(&mut self, host: usize) {
         let state = &self.hosts[host];
-        let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
+        let keeper = self.keeper_of(host, state.lender.as_ref());
         // The stop signal goes out this long before SIGKILL, or earlier.
         let limits = self.servers.all.iter().map(|server| server.limit);
         let shortest = limits.min().map_or(state.settings.session_timeout, Duration::from_micros);
@@ -270,12 +269,12 @@ impl State {
     pub(crate) fn check_stop(&mut self, host: usize) {
         let state = &self.hosts[host];
         let is_told = state.told_loss || state.told_revoked;
-        let has_lost_lender = state.borrowing.is_lost(&Proc(self));
+        let has_lost_lender = state.lender.as_ref().is_some_and(Lender::is_lost);
         let has_reason =
             is_told || has_lost_lender || state.guard.lease_over || state.guard_died || state.stopped_by_supervisor;
-        let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
         // The report that comes before a revocation may have come just after the reports were read.
-        let lease = keeper.filter(|keeper| !keeper.revoked).and_then(|keeper| keeper.lease.zip(keeper.limits));
+        let keeper = self.keeper_of(host, state.lender.as_ref()).filter(|keeper| !keeper.revoked);
+        let lease = keeper.and_then(|keeper| keeper.lease.zip(keeper.limits));
         let is_young = lease.is_some_and(|(from, (_, ends_at))| self.now < from + (ends_at - from) / 5);
         if is_young && !has_reason && state.settings.max_run.is_none() {
             self.fail(format!("host {host} stops its command under a young lease"));
@@ -375,27 +374,28 @@ impl State {
             Outcome::Lost if state.told_lender_gone && !ran => true,
             // What is lent may be lost at any time.
             Outcome::Lost
-                if state.is_kept_to_the_end
-                    && !never_ran
-                    && !state.guard.lease_over
-                    && state.borrowing.pipes().count() == 0 =>
+                if state.is_kept_to_the_end && !never_ran && !state.guard.lease_over && state.lender.is_none() =>
             {
                 false
             }
             Outcome::Lost => {
-                (self.faulty || state.stopped_early || state.was_silent) && (ran && state.stopped_by_us || never_ran)
+                let was_silent = state.was_silent || self.above(host).any(|outer| self.hosts[outer].was_silent);
+                let is_called_in = state.lender.as_ref().is_some_and(Lender::is_lost);
+                (self.faulty || state.stopped_early || was_silent || is_called_in)
+                    && (ran && state.stopped_by_us || never_ran)
             }
             Outcome::RanOut => settings.max_run.is_some() && (ran && state.stopped_by_us || never_ran),
             Outcome::NotFree => {
                 let has_caller = state.hold.as_ref().is_none_or(Hold::has_caller);
                 !ran && match settings.patience {
                     Patience::NoWait => true,
+                    Patience::AtMost(_) if state.lender.is_some() => true,
                     Patience::AtMost(time) => !has_caller || self.was_busy(host, state.started_at + micros(time)),
                     Patience::Forever => !has_caller,
                 }
             }
             Outcome::Interrupted(signal) => !ran && (self.faulty || state.is_passed_on) && signal == Signal::TERM,
-            Outcome::Unusable => !ran && self.is_upgrade(host),
+            Outcome::Unusable => !ran && self.is_unlent(host),
             // Without a fault only if the time to wait is shorter than connecting takes.
             Outcome::Unavailable => !ran && (self.faulty || matches!(settings.patience, Patience::AtMost(_))),
             Outcome::Internal => state.keeper_kills > 0 || state.guard_died,

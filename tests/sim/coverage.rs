@@ -78,9 +78,9 @@ kinds! {
     Recalled, QueuedAgain,
     /// A run was recorded as successful, a command was skipped because of one, and a record was lost with its session.
     Recorded, Skipped, Unrecorded,
-    /// A nested run has started its command under a lock that is lent to it, has given back what it does not use, has
-    /// found that its outer run lends nothing any more, or wanted more than is held above it.
-    Borrowed, GaveBack, LoanOver, Upgrade,
+    /// A nested run has started its command under a lock that is lent to it, has found that its
+    /// outer run lends nothing any more, or wanted more than is held above it.
+    Borrowed, LoanOver, Upgrade,
     /// A command has ended, and nested runs go on under the lock of its run.
     LentOn,
     /// The caller of `zklock hold` has ended. A nested run has started its command under a lock of `zklock hold`, and has lost

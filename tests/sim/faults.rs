@@ -140,7 +140,7 @@ impl State {
         match fault.kind {
             // A terminal would have to be shared with the nested runs; and they know an outer run by the data of its
             // node.
-            Kind::CtrlZ | Kind::SetData if self.machine(fault.host).len() > 1 => false,
+            Kind::CtrlZ if self.machine(fault.host).len() > 1 => false,
             Kind::FreezeSupervisor | Kind::KillSupervisor | Kind::CtrlZ => self.has_supervisor(fault.host),
             Kind::FreezeKeeper | Kind::KillKeeper | Kind::FreezeAndCut => self.has_keeper(fault.host),
             Kind::FreezeGuard | Kind::KillGuard => self.has_guard(fault.host),

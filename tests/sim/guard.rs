@@ -11,7 +11,7 @@ use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
 use crate::host::status_of;
-use crate::nested::PipeEnd;
+use crate::nested::Lender;
 use crate::state::{Event, State, Time, instant, micros};
 
 /// How long the kernel takes to deliver a signal.
@@ -38,8 +38,8 @@ pub(crate) struct Guard {
     /// Whether the kernel kills the command's process group when the guard or the supervisor ends.
     has_fuses: bool,
     armed: Option<Time>,
-    /// What is borrowed from runs above, open for as long as it lives.
-    pub(crate) borrowed: Vec<PipeEnd>,
+    /// The run above that lends to ours. Its pipe is open for as long as the guard lives.
+    pub(crate) lender: Option<Lender>,
     /// What it shows to the others.
     pub(crate) stage: Stage,
     pub(crate) ended: Option<i32>,
@@ -62,7 +62,7 @@ impl Guard {
             timers: None,
             has_fuses: false,
             armed: None,
-            borrowed: vec![],
+            lender: None,
             stage: Stage::Gated,
             ended: None,
             stopped: None,
@@ -89,9 +89,13 @@ impl GuardIo for SimIo<'_> {
     }
 
     fn limits(&self) -> Limits {
-        let keeper = self.state.hosts[self.host].keeper.map(|keeper| &self.state.keepers[keeper]);
+        let keeper = self.state.keeper_of(self.host, self.state.hosts[self.host].guard.lender.as_ref());
         let (kill_at, ends_at) = keeper.and_then(|keeper| keeper.limits.filter(|_| !keeper.revoked)).unwrap_or((0, 0));
         Limits { kill_at: instant(kill_at), ends_at: instant(ends_at) }
+    }
+
+    fn has_lost_lender(&self) -> bool {
+        self.state.hosts[self.host].guard.lender.as_ref().is_some_and(Lender::is_lost)
     }
 
     fn disarm(&mut self) {
@@ -231,6 +235,9 @@ impl State {
             self.fail(format!("the kernel would not kill the guard of host {host} at the end of the lease"));
         }
         self.guard(host).rules = Some(rules);
+        if let NextTurn::Wait(_) = next {
+            self.check_lender(host);
+        }
         match next {
             // It may be stopped before it exits.
             NextTurn::Exit if self.chance.once_in(4) => self.wake_guard(host),
@@ -288,7 +295,7 @@ impl State {
         self.die_behind_gate(host);
         let guard = self.guard(host);
         (guard.alive, guard.is_zombie, guard.is_gated) = (false, true, false);
-        guard.borrowed.clear();
+        guard.lender = None;
         if self.hosts[host].has_opening() {
             self.stand_in_has_gone(host);
         }

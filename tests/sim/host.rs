@@ -11,8 +11,8 @@ use zklock::rules::guard_view::{CommandFate, GuardState, GuardView, Kill};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
 use zklock::rules::lease::Span;
-use zklock::rules::loans::Borrowing;
-use zklock::rules::message::{Grant, Loss, Order, Progress, Report};
+use zklock::rules::loans::{Loans, Seen};
+use zklock::rules::message::{Grant, Loss, Order, Progress, Refusal, Report};
 use zklock::rules::mode::Mode;
 use zklock::rules::notice::Notice;
 use zklock::rules::offer::Offer;
@@ -25,7 +25,7 @@ use zklock::supervisor::turn::{Snapshot, SupervisorIo, Turns};
 use crate::coverage::Kind;
 use crate::guard::Guard;
 use crate::hold::Hold;
-use crate::nested::{Lending, Nesting, PipeEnd, Proc, end_of};
+use crate::nested::{Lender, Lending, Nesting, end_of};
 use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 
 /// How long a supervisor that has finished waits for its keeper to exit.
@@ -98,7 +98,9 @@ pub(crate) struct Host {
     pub(crate) nesting: Option<Nesting>,
     /// Its part as a lender, and as a borrower.
     pub(crate) lending: Lending,
-    pub(crate) borrowing: Borrowing<PipeEnd>,
+    pub(crate) lender: Option<Lender>,
+    /// What is lent to it, until its supervisor has read that.
+    lent: Option<Grant>,
     /// What it has in place of a command, if it is a `zklock hold`.
     pub(crate) hold: Option<Hold>,
     /// What its environment says of the runs above.
@@ -209,7 +211,8 @@ impl Host {
             script,
             nesting: None,
             lending: Lending::default(),
-            borrowing: Borrowing::new(&[]),
+            lender: None,
+            lent: None,
             hold: None,
             held: vec![],
             offers: vec![],
@@ -323,14 +326,15 @@ impl SimIo<'_> {
 
     /// Whether a lock that is borrowed is lost.
     fn has_lost_lender(&self) -> bool {
-        !self.sees_late && self.state.hosts[self.host].borrowing.is_lost(&Proc(self.state))
+        !self.sees_late && self.state.hosts[self.host].lender.as_ref().is_some_and(Lender::is_lost)
     }
 
+    /// The keeper of the lease that we rely on.
     fn keeper(&self) -> Option<&KeeperState> {
-        self.state.hosts[self.host].keeper.map(|keeper| &self.state.keepers[keeper])
+        self.state.keeper_of(self.host, self.state.hosts[self.host].lender.as_ref())
     }
 
-    fn look_at_children(&mut self, seen: &mut Snapshot, waits: bool) {
+    fn look_at_children(&mut self, seen: &mut Snapshot) {
         let Host { guard, view: Some(view), processes, root_status, .. } = self.this() else {
             seen.loss = self.has_lost_lender().then_some(Loss::LenderGone);
             return;
@@ -348,8 +352,8 @@ impl SimIo<'_> {
         let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
         let news = view.news(shown, stopped, is_our_child);
         (seen.has_ended, seen.is_emptied) = (news.ended.is_some(), guard.stage == Stage::Empty);
-        let is_over = guard.lease_over;
-        if view.needs_loans(shown, waits) && self.has_lost_lender() {
+        let (is_over, is_gated) = (guard.lease_over, view.is_gated());
+        if (is_over || is_gated) && self.has_lost_lender() {
             seen.loss = Some(Loss::LenderGone);
         } else if is_over {
             seen.loss = Some(Loss::LeaseOver);
@@ -411,10 +415,10 @@ impl SupervisorIo for SimIo<'_> {
         instant(self.state.now)
     }
 
-    fn look(&mut self, waits: bool) -> Snapshot {
+    fn look(&mut self, _: bool) -> Snapshot {
         let mut seen = Snapshot::default();
         if !std::mem::take(&mut self.looks_early) {
-            self.look_at_children(&mut seen, waits);
+            self.look_at_children(&mut seen);
             self.look_who_has_gone(&mut seen);
         }
         let this = self.this();
@@ -426,6 +430,9 @@ impl SupervisorIo for SimIo<'_> {
     }
 
     fn hear_keeper(&mut self) -> Option<Happening> {
+        if let Some(grant) = self.this().lent.take() {
+            return Some(Happening::Lent(Box::new(grant)));
+        }
         let keeper = self.this().keeper.filter(|_| self.state.hosts[self.host].linked)?;
         let state = &mut self.state.keepers[keeper];
         if self.hears_early {
@@ -442,7 +449,6 @@ impl SupervisorIo for SimIo<'_> {
                 }
                 Report::Lost(_) | Report::Refused(_) => self.this().told_loss = true,
                 Report::Revoked(_) => self.this().told_revoked = true,
-                Report::Borrows(ref lenders) => self.state.keep_loans(self.host, lenders),
                 _ => {}
             }
             return Some(Happening::Keeper(report));
@@ -493,7 +499,15 @@ impl State {
         self.hosts[host].started = true;
         self.hosts[host].started_at = self.now;
         let settings = self.hosts[host].settings;
-        self.start_keeper(host);
+        match self.borrow(host) {
+            Loans::Nothing(seen) => self.start_keeper(host, seen),
+            Loans::All { grant, lender } => {
+                self.hosts[host].lender = Some(lender);
+                self.check_loans(host, &grant);
+                self.hosts[host].lent = Some(grant);
+            }
+            Loans::Unfit { lock, why } => return self.finish(host, Refusal::Unfit { lock, why }.outcome()),
+        }
         self.make_guard(host);
         self.hosts[host].turns = Some(Turns::begin(settings, instant(self.now)));
         self.turn(host);
@@ -517,7 +531,7 @@ impl State {
         }
         let Some(mut turns) = state.turns.take() else { return };
         // A supervisor that is stopped again before it has to act does not help.
-        let limits = self.hosts[host].keeper.and_then(|keeper| self.keepers[keeper].limits);
+        let limits = self.keeper_of(host, self.hosts[host].lender.as_ref()).and_then(|keeper| keeper.limits);
         if limits.is_none_or(|(kill_at, _)| kill_at <= self.now) {
             self.look_at_lease(host);
         }
@@ -529,8 +543,6 @@ impl State {
         let Ok(()) = turns.turn(&mut SimIo { state: self, host, looks_early, hears_early, sees_late });
         if looks_early || sees_late {
             self.wake_supervisor(host);
-        } else {
-            self.check_lenders(host);
         }
         let (outcome, deadline) = (turns.outcome(), turns.deadline());
         self.hosts[host].turns = Some(turns);
@@ -557,7 +569,7 @@ impl State {
                 self.ask_guard(host, GuardRequest::Signal(signal, Targets::Group));
             }
             Effect::Stop(signal) => {
-                let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
+                let keeper = self.keeper_of(host, self.hosts[host].lender.as_ref());
                 self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
                 self.is_stopped_by_supervisor(host);
                 if !self.signal_caller(host, signal) {
@@ -597,6 +609,9 @@ impl State {
                 if let Some(keeper) = self.hosts[host].keeper {
                     self.keepers[keeper].orders.push(Order::Release);
                     self.touch_keeper(keeper);
+                }
+                if self.hosts[host].lender.is_some() {
+                    return Some(Happening::Keeper(Report::Released { was_busy: false }));
                 }
                 if !self.hosts[host].linked {
                     return Some(Happening::KeeperGone);
@@ -661,13 +676,16 @@ impl State {
 
     fn make_guard(&mut self, host: usize) {
         let state = &self.hosts[host];
+        if state.keeper.is_none() && state.lender.is_none() {
+            return;
+        }
         if state.guard.alive && state.view.as_ref().is_some_and(|view| !view.is_reaped()) {
             return;
         }
         self.dismiss_guard(host);
         (self.hosts[host].guard, self.hosts[host].view) = (Guard::new(true), Some(GuardView::default()));
         let state = &mut self.hosts[host];
-        state.guard.borrowed = state.borrowing.pipes().cloned().collect();
+        state.guard.lender.clone_from(&state.lender);
         self.wake_guard(host);
     }
 
@@ -678,11 +696,9 @@ impl State {
         }
     }
 
-    fn start_keeper(&mut self, host: usize) {
+    fn start_keeper(&mut self, host: usize, seen: Vec<Seen>) {
         self.hosts[host].lending.begin();
-        self.borrow(host);
-        let loans = self.hosts[host].borrowing.without_pipes();
-        self.keepers.push(KeeperState::new(host, loans));
+        self.keepers.push(KeeperState::new(host, seen));
         let keeper = self.keepers.len() - 1;
         (self.hosts[host].keeper, self.hosts[host].linked) = (Some(keeper), true);
         self.born.push(keeper);
@@ -727,11 +743,14 @@ impl State {
             self.fail(format!("host {host} starts its command although a signal had come before"));
         }
         self.make_guard(host);
-        let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
+        let keeper = self.keeper_of(host, self.hosts[host].lender.as_ref());
         let is_lost = |report: &Report| matches!(report, Report::Lost(_) | Report::Requeued { .. });
         if keeper.is_none_or(|keeper| keeper.limits.is_none() || keeper.revoked && !keeper.reports.iter().any(is_lost))
         {
             self.fail(format!("host {host} starts its command, and there is no lease"));
+        }
+        if self.hosts[host].keeper.is_some() {
+            self.hosts[host].lending.lent = Some(self.wanting(host, |demand| demand.lent(&grant)));
         }
         self.hosts[host].never_ran = false;
         self.hosts[host].opening = Some((grant, until));
@@ -749,7 +768,7 @@ impl State {
         let Some((grant, until)) = self.hosts[host].opening.take() else {
             return self.fail(format!("the gate of host {host} opens before its turn"));
         };
-        let is_revoked = self.hosts[host].keeper.is_some_and(|keeper| self.keepers[keeper].revoked);
+        let is_revoked = self.keeper_of(host, self.hosts[host].lender.as_ref()).is_some_and(|keeper| keeper.revoked);
         let failure = match () {
             () if self.hosts[host].is_recalled || is_revoked || self.now >= until => Some(Unstarted::TooLate),
             () if self.hosts[host].script.missing => Some(Unstarted::NotFound),

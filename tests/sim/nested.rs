@@ -6,20 +6,21 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 use zklock::rules::event::CommandEnd;
-use zklock::rules::loans::{Borrowing, Processes, Unlent};
+use zklock::rules::loans::{Demand, Lent, Loans, Processes, Unlent};
+use zklock::rules::lock_path::LockPath;
 use zklock::rules::message::{Grant, GrantedLock};
 use zklock::rules::mode::Mode;
-use zklock::rules::offer::Offer;
+use zklock::rules::offer::{Barrier, Descriptor, Offer};
 use zklock::rules::outcome::{self, Outcome};
 use zklock::rules::process_identity::ProcessIdentity;
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
-use crate::faults::{FAULTS, Fault, MOMENTS, Trap, some_time};
+use crate::faults::{FAULTS, Fault, MOMENTS, Trap, lock_path, some_time};
 use crate::hold::Hold;
 use crate::host::{Host, Process};
 use crate::run::{script, settings};
-use crate::state::{Event, MS, State, Time};
+use crate::state::{Event, KeeperState, MS, State, Time};
 
 /// How long a stopped script takes to start what it starts next.
 const NEXT_STEP: Time = 20 * MS;
@@ -47,13 +48,27 @@ pub(crate) struct Nesting {
 /// The end of a borrower: as long as one is left, the lender knows of it.
 pub(crate) type PipeEnd = Rc<Cell<bool>>;
 
-/// The pipe of a lender.
+/// A run above, as a borrower has it open: its pipe, and the keeper that writes its lease.
+#[derive(Clone, Debug)]
+pub(crate) struct Lender {
+    pub(crate) pipe: PipeEnd,
+    pub(crate) keeper: usize,
+}
+
+impl Lender {
+    pub(crate) fn is_lost(&self) -> bool {
+        self.pipe.get()
+    }
+}
+
+/// The pipe of a lender, and what its page says.
 #[derive(Default)]
 pub(crate) struct Lending {
     /// Whether what is lent is lost: the pipe hangs up, or has a byte in it. Each borrower has a copy.
     is_lost: PipeEnd,
     /// Whether anything more is lent.
     is_open: bool,
+    pub(crate) lent: Option<Lent>,
     /// How many pipes there have been.
     inode: u64,
 }
@@ -61,7 +76,7 @@ pub(crate) struct Lending {
 impl Lending {
     /// This run lends from now on, by another pipe.
     pub(crate) fn begin(&mut self) {
-        *self = Self { is_lost: Rc::default(), is_open: true, inode: self.inode + 1 };
+        *self = Self { is_lost: Rc::default(), is_open: true, lent: None, inode: self.inode + 1 };
     }
 
     pub(crate) fn end(&mut self) {
@@ -106,16 +121,16 @@ fn host_of(pid: u32) -> usize {
 pub(crate) struct Proc<'s>(pub(crate) &'s State);
 
 impl Processes for Proc<'_> {
-    type Pipe = PipeEnd;
+    type Lender = Lender;
 
-    fn open(&self, offer: Offer) -> Result<PipeEnd, Unlent> {
-        let lending = &self.0.hosts[host_of(offer.lender.pid)].lending;
-        let is_there = lending.is_open && lending.inode == offer.inode && self.lives(offer.lender);
-        if is_there { Ok(Rc::clone(&lending.is_lost)) } else { Err(Unlent::Over) }
-    }
-
-    fn is_lost(&self, pipe: &PipeEnd) -> bool {
-        pipe.get()
+    fn open(&self, offer: Offer) -> Result<(Lent, Lender), Unlent> {
+        let Host { lending, keeper, .. } = &self.0.hosts[host_of(offer.lender.pid)];
+        let is_there = lending.is_open && lending.inode == offer.pipe.inode && self.lives(offer.lender);
+        let (Some(lent), Some(keeper), true) = (&lending.lent, *keeper, is_there) else { return Err(Unlent::Over) };
+        if lending.is_lost.get() {
+            return Err(Unlent::Barred(Barrier::CalledIn));
+        }
+        Ok((lent.clone(), Lender { pipe: Rc::clone(&lending.is_lost), keeper }))
     }
 
     fn is_above(&self, root: ProcessIdentity, pid: u32) -> Option<bool> {
@@ -171,13 +186,29 @@ impl State {
         self.above(host).last().unwrap_or(host)
     }
 
-    /// What this run tells its command.
-    fn offer(&self, host: usize) -> Offer {
-        let Host { hold, lending, grant, .. } = &self.hosts[host];
+    /// What this run tells its command, if it lends anything.
+    fn offer(&self, host: usize) -> Option<Offer> {
+        let Host { hold, lending, keeper, .. } = &self.hosts[host];
         let root = if hold.is_some() { caller_pid(host) } else { pid(host) };
         let root = ProcessIdentity { pid: root, started: STARTED };
-        let session = grant.as_ref().map_or(0, |grant| grant.own_session);
-        Offer { lender: lender(host), root, descriptor: DESCRIPTOR, inode: lending.inode, session }
+        let descriptor = Descriptor { number: DESCRIPTOR, inode: lending.inode };
+        keeper.map(|_| Offer { lender: lender(host), root, pipe: descriptor, page: descriptor })
+    }
+
+    /// What a run wants of the runs above it.
+    pub(crate) fn wanting<T>(&self, host: usize, then: impl FnOnce(Demand<'_>) -> T) -> T {
+        let Host { lock, takes_all, mode, once_per, .. } = &self.hosts[host];
+        let others = (0..2).filter(|other| *takes_all && other != lock);
+        let paths =
+            std::iter::once(*lock).chain(others).map(|lock| LockPath::parse(&lock_path(lock), "").expect("a path"));
+        let paths: Vec<_> = paths.collect();
+        let locks = paths.iter().collect();
+        then(Demand { servers: vec![], chroot: "", locks, mode: *mode, is_once_per: once_per.is_some() })
+    }
+
+    /// The keeper of the lease that a run relies on: its own, or that of its lender.
+    pub(crate) fn keeper_of(&self, host: usize, lender: Option<&Lender>) -> Option<&KeeperState> {
+        lender.map(|lender| lender.keeper).or(self.hosts[host].keeper).map(|keeper| &self.keepers[keeper])
     }
 
     /// The command of a run has begun: it will start these.
@@ -239,9 +270,8 @@ impl State {
         let nodes = state.grant.iter().flat_map(Grant::all).map(|granted| &granted.node);
         let mut held = state.held.clone();
         held.extend(nodes.filter(|node| !state.held.contains(node)).cloned());
-        let offers: Vec<Offer> = state.offers.iter().copied().chain([offer]).collect();
+        let offers: Vec<Offer> = state.offers.iter().copied().chain(offer).collect();
         let nested = &mut self.hosts[host];
-        nested.borrowing = Borrowing::new(&offers);
         (nested.held, nested.offers) = (held, offers);
         nested.signals.extend(pending.map(|signal| (signal, false)));
         nested.is_passed_on |= pending.is_some();
@@ -249,35 +279,22 @@ impl State {
         true
     }
 
-    /// A supervisor makes a keeper: it borrows what is offered.
-    pub(crate) fn borrow(&mut self, host: usize) {
-        if !self.hosts[host].held.is_empty() {
-            let mut borrowing = std::mem::replace(&mut self.hosts[host].borrowing, Borrowing::new(&[]));
-            borrowing.borrow(&Proc(self));
-            self.hosts[host].borrowing = borrowing;
+    /// A supervisor that needs locks looks at what the runs above it lend.
+    pub(crate) fn borrow(&mut self, host: usize) -> Loans<Lender> {
+        let offers = &self.hosts[host].offers;
+        let loans = self.wanting(host, |demand| demand.borrow(offers, pid(host), &Proc(self)));
+        if let Loans::Nothing(seen) = &loans
+            && seen.iter().any(|(_, unlent)| *unlent == Err(Unlent::Over))
+        {
+            self.coverage.count(Kind::LoanOver);
         }
-    }
-
-    /// The supervisor hears which runs lend it something, and gives back the rest.
-    pub(crate) fn keep_loans(&mut self, host: usize, lenders: &[ProcessIdentity]) {
-        let gives_back = self.hosts[host].borrowing.keep(lenders);
-        if gives_back {
-            self.coverage.count(Kind::GaveBack);
-            // It has copies.
-            self.dismiss_guard(host);
-        }
-        let is_idle = |outer: &usize| self.has_borrowed(host, *outer) && !lenders.contains(&lender(*outer));
-        let idle = self.above(host).find(is_idle);
-        if let Some(outer) = idle {
-            self.fail(format!("host {host} uses nothing of host {outer}, and gives nothing back"));
-        }
-        self.wake_above(host);
+        loans
     }
 
     /// Whether a run has a pipe of another open.
     fn has_borrowed(&self, host: usize, from: usize) -> bool {
         let (state, lending) = (&self.hosts[host], &self.hosts[from].lending);
-        state.borrowing.pipes().chain(&state.guard.borrowed).any(|pipe| lending.is_ours(pipe))
+        state.lender.iter().chain(&state.guard.lender).any(|lender| lending.is_ours(&lender.pipe))
     }
 
     /// What a run has lent is lost: its borrowers hear of it.
@@ -296,6 +313,7 @@ impl State {
                     self.coverage.count(if is_hold { Kind::LostHold } else { Kind::LostGuard });
                 }
                 self.wake_supervisor(below);
+                self.wake_guard(below);
             }
         }
     }
@@ -321,7 +339,7 @@ impl State {
         if self.hosts[host].hold.is_none() || !has_keeper {
             self.call_in(host);
         }
-        self.hosts[host].borrowing.keep(&[]);
+        self.hosts[host].lender = None;
         for nested in self.below(host) {
             if let Some(keeper) = self.hosts[nested].keeper {
                 self.touch_keeper(keeper);
@@ -482,12 +500,13 @@ impl State {
         }
     }
 
-    /// Whether this refusal was to be expected: a run that is nested wants more than is held above.
-    pub(crate) fn is_upgrade(&self, host: usize) -> bool {
-        let mode = self.hosts[host].mode;
+    /// Whether this refusal was to be expected: a run that is nested wants more than one run above holds, or what was lent has
+    /// been called in.
+    pub(crate) fn is_unlent(&self, host: usize) -> bool {
+        let Host { mode, takes_all, .. } = self.hosts[host];
         self.above(host).any(|outer| {
-            let held = self.hosts[outer].mode;
-            held != Mode::Exclusive && mode != Mode::Shared && held != mode
+            let Host { mode: held, lending, .. } = &self.hosts[outer];
+            takes_all || *held != Mode::Exclusive && mode != Mode::Shared && *held != mode || lending.is_lost.get()
         })
     }
 }
@@ -526,7 +545,7 @@ pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
             |lock: usize| std::iter::once(outer).chain(state.above(outer)).any(|host| takes(lock, &state.hosts[host]));
         // A run that holds the second lock and waits for the first would wait for those that do the opposite.
         let may_take_first = !holds(1);
-        let both = may_take_first && rng.u32(0..4) == 0;
+        let both = (may_take_first || holds(0)) && rng.u32(0..4) == 0;
         let lock = if may_take_first && rng.u32(0..3) > 0 { 0 } else { usize::from(!may_take_first || rng.bool()) };
         let host = &state.hosts[outer];
         let mode = match (host.mode, rng.u32(0..6)) {
@@ -571,7 +590,7 @@ pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
         let nested = rng.usize(state.first_nested..state.hosts.len());
         state.hosts[nested].nesting.iter_mut().for_each(|nesting| nesting.in_group = nesting.is_command);
         state.traps.push(Trap {
-            moment: if rng.u32(0..4) == 0 { Kind::AtHeld } else { Kind::AtNestedSpawn },
+            moment: Kind::AtNestedSpawn,
             countdown: rng.u32(1..4),
             delay: rng.u64(0..MS / 4),
             fault: Kind::KillLender,

@@ -410,7 +410,7 @@ impl State {
         }
         if releases {
             // What was sent in a session that was lost while waiting may come when the command runs in the next one.
-            if self.hosts[host].grant.as_ref().is_none_or(|grant| grant.own_session == owner) {
+            if self.hosts[host].grant.as_ref().is_none_or(|grant| grant.session == owner) {
                 self.check_release(host);
                 let state = &mut self.hosts[host];
                 state.is_kept_to_the_end |= is_done && state.guard.stage == Stage::Empty && !state.stopped_by_us;

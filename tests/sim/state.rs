@@ -8,7 +8,7 @@ use std::time::Duration;
 use zklock::rules::child_name::ChildName;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
-use zklock::rules::loans::Borrowing;
+use zklock::rules::loans::Seen;
 use zklock::rules::message::{Order, Report};
 
 use crate::chance::Chance;
@@ -93,8 +93,8 @@ pub(crate) struct KeeperState {
     /// The lease as it shows.
     pub(crate) span: Option<Span>,
     pub(crate) revoked: bool,
-    /// What its supervisor has borrowed.
-    pub(crate) loans: Borrowing<()>,
+    /// What has come of the offers of the runs above.
+    pub(crate) seen: Vec<Seen>,
     /// When it last reported anything.
     pub(crate) reported_at: Time,
     pub(crate) last_beat: Option<Time>,
@@ -115,10 +115,10 @@ pub(crate) struct KeeperState {
 }
 
 impl KeeperState {
-    pub(crate) fn new(host: usize, loans: Borrowing<()>) -> Self {
+    pub(crate) fn new(host: usize, seen: Vec<Seen>) -> Self {
         Self {
             host,
-            loans,
+            seen,
             alive: true,
             frozen: false,
             reports: vec![],

@@ -13,10 +13,10 @@ use zklock::rules::contacts::Contact;
 use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
+use zklock::rules::loans::{self, HolderNode};
 use zklock::rules::message::{Connectivity, Loss, Order, Progress, Remark, Report};
-use zklock::rules::offer::Loan;
+use zklock::rules::offer::Barrier;
 use zklock::rules::pace::{Pace, silence_limit};
-use zklock::rules::process_identity::ProcessIdentity;
 use zklock::system::futures::or;
 use zklock::zookeeper::session::channel::{Rejected, shake_hands};
 use zklock::zookeeper::session::client::ClientSession;
@@ -26,7 +26,7 @@ use zklock::zookeeper::wire::handshake::{Attempt, Granted, Identity};
 use crate::coverage::Kind;
 use crate::nested::{Proc, pid};
 use crate::network::{SimChannel, mark};
-use crate::state::{Event, MS, State, instant, micros};
+use crate::state::{Event, KeeperState, MS, State, instant, micros};
 
 /// The state that the run and all its keepers share. The run does not borrow it while it polls a keeper.
 pub(crate) type Shared = Rc<RefCell<State>>;
@@ -213,6 +213,9 @@ impl KeeperIo for SimIo {
             shortened.shortened_from = shortened.longest_lease;
             state.schedule(before + MS + 1, Event::Verify(host));
             state.wake_guard(host);
+            if state.hosts[host].hold.is_some() {
+                state.call_in(host);
+            }
         }
     }
 
@@ -306,20 +309,10 @@ impl KeeperIo for SimIo {
         state.recall_by_keeper(host)
     }
 
-    fn loan(&self, holder: &Card, owner: i64) -> Loan {
-        let mut state = self.state.borrow_mut();
-        let keeper = &state.keepers[self.keeper];
-        let loan = keeper.loans.judge(holder, owner, &self.card, pid(keeper.host), &Proc(&state));
-        let host = keeper.host;
-        state.note(|| format!("keeper {} of host {host}: {loan:?}", self.keeper));
-        if loan == Loan::Over {
-            state.coverage.count(Kind::LoanOver);
-        }
-        loan
-    }
-
-    fn keep_loans(&self, lenders: &[ProcessIdentity]) {
-        self.state.borrow_mut().keepers[self.keeper].loans.keep(lenders);
+    fn barrier(&self, holder: &HolderNode<'_>) -> Option<Barrier> {
+        let state = self.state.borrow();
+        let KeeperState { host, seen, .. } = &state.keepers[self.keeper];
+        loans::barrier(holder, &self.card, pid(*host), seen, &Proc(&state))
     }
 
     fn card(&self) -> &Card {

@@ -108,9 +108,16 @@ fn unfit(lock: &str, why: &Unfit, plan: &Plan) -> String {
             let why = match barrier {
                 Barrier::Foreign => "another user or container".to_owned(),
                 Barrier::NoOffer => format!("{LENDER} does not name it"),
+                Barrier::Version => "it is another version of zklock".to_owned(),
+                Barrier::CalledIn => "it got a shorter session timeout, and lends no more".to_owned(),
+                Barrier::Servers => "give both the same --zookeeper".to_owned(),
             };
             format!("{lock} is held by the run that started this one, which cannot be reached: {why}")
         }
+        Unfit::PartlyLent(other) => format!(
+            "{lock} is held by the run that started this one, and {other} is not: without --and, take only what it does \
+             not hold, or write zklock {lock} -- zklock {other} COMMAND"
+        ),
         Unfit::OncePerLent => {
             format!("{lock} is held by the run that started this one: give --once-per to that run")
         }

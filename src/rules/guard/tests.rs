@@ -8,6 +8,7 @@ fn at(millis: u64) -> Instant {
 struct World {
     now: Instant,
     limits: Limits,
+    has_lost_lender: bool,
     requests: Vec<GuardRequest>,
     /// Children end faster than they can be reaped.
     is_storm: bool,
@@ -34,6 +35,7 @@ impl World {
         Self {
             now: at(0),
             limits: Limits { kill_at: at(900), ends_at: at(1000) },
+            has_lost_lender: false,
             requests: requests.to_vec(),
             is_storm: false,
             is_immortal: true,
@@ -75,6 +77,9 @@ impl GuardIo for World {
     }
     fn limits(&self) -> Limits {
         self.limits
+    }
+    fn has_lost_lender(&self) -> bool {
+        self.has_lost_lender
     }
     fn disarm(&mut self) {}
     fn ended_by_itself(&self) -> bool {
@@ -138,6 +143,17 @@ fn a_lease_is_watched_until_it_demands_the_kill() {
     assert_eq!((world.kills, world.deep_kills), (4, 2));
     // Whoever stops a guard that kills, it goes on.
     assert_eq!(world.timers, Some((at(920), at(2000))));
+}
+
+/// Whatever the lease of the lender is, for nobody extends it, and another may hold the lock.
+#[test]
+fn a_guard_kills_when_a_lender_is_lost() {
+    let (mut world, mut guard) = (World::new(&[GuardRequest::Open]), GuardRules::default());
+    assert_eq!((world.turn(&mut guard, 0), world.kills), (Some(at(125)), 0));
+    world.has_lost_lender = true;
+    assert_eq!(world.turn(&mut guard, 1), Some(at(11)));
+    assert_eq!(world.signs, [Sign::Stage(Stage::Open), Sign::LeaseOver, Sign::Stage(Stage::Killing)]);
+    assert!(world.kills > 0);
 }
 
 #[test]

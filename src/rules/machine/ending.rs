@@ -70,7 +70,7 @@ impl Machine {
                 let outcome = release.blocked_by.map_or(release.outcome, |_| Outcome::Interrupted(signal));
                 (State::Releasing(Release { outcome, blocked_by: None, until, ..release }), effects)
             }
-            Event::Keeper(_) | Event::Timer | Event::CallerGone | Event::Command(_) => {
+            Event::Keeper(_) | Event::Lent(_) | Event::Timer | Event::CallerGone | Event::Command(_) => {
                 (State::Releasing(release), vec![])
             }
         }

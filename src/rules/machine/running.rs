@@ -141,7 +141,7 @@ impl Machine {
             Event::Timer => return self.time_is_over(now, run),
             Event::Signal { signal, shared } => self.pass_on(run, signal, shared),
             Event::CallerGone => end_command(),
-            Event::Keeper(_) => vec![],
+            Event::Keeper(_) | Event::Lent(_) => vec![],
         };
         (State::Running(run), effects)
     }
@@ -260,6 +260,7 @@ impl Machine {
             }
             Event::CallerGone if pause.is_none() => end_command(),
             Event::Keeper(_)
+            | Event::Lent(_)
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Timer
             | Event::Signal { .. }

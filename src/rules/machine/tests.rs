@@ -41,7 +41,7 @@ fn lease(from: Instant) -> Lease {
 
 fn grant() -> Grant {
     let first = GrantedLock { lock: "/l".to_owned(), node: "/l/n".to_owned(), token: 7 };
-    Grant { first, and: vec![], session: 1, own_session: 1 }
+    Grant { first, and: vec![], session: 1 }
 }
 
 /// A run as the supervisor drives it, which notes what the effects mean and objects to what must
@@ -114,6 +114,12 @@ impl Harness {
             from: self.now,
             start_at,
         })));
+    }
+
+    /// The locks are lent to us, under leases that are over.
+    fn lent(&mut self) {
+        self.last_beat = Some(self.now);
+        self.event(Event::Lent(Box::new(grant())));
     }
 
     fn event(&mut self, event: Event) {
@@ -224,6 +230,7 @@ enum Happening {
     Freeze(u64),
     Keeper(Report),
     Held,
+    Lent,
     Beat,
     KeeperGone,
     CallerGone,
@@ -260,7 +267,6 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Lost(Loss::SessionEnded)),
         Just(Report::Refused(Refusal::NoChroot)),
         Just(Report::Revoked(Revoker::User(None))),
-        Just(Report::Borrows(vec![])),
         Just(Report::Released { was_busy: true }),
     ];
     prop_oneof![
@@ -268,6 +274,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0u64..60_000).prop_map(Happening::Freeze),
         3 => Just(Happening::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT)))),
         6 => Just(Happening::Held),
+        2 => Just(Happening::Lent),
         6 => Just(Happening::Beat),
         3 => reports.prop_map(Happening::Keeper),
         1 => Just(Happening::KeeperGone),
@@ -305,6 +312,12 @@ impl Harness {
             Happening::Held => {
                 if !self.spawned {
                     self.held();
+                }
+            }
+            Happening::Lent => {
+                if !self.spawned {
+                    self.lent();
+                    self.beat();
                 }
             }
             Happening::Beat => {
@@ -376,6 +389,39 @@ proptest! {
         }
         prop_assert!(run.finished.is_some(), "still {:?}", run.machine);
     }
+}
+
+/// A lender may have been silent for long.
+#[test]
+fn a_lease_that_is_lent_is_waited_for() {
+    let five_seconds = Patience::AtMost(Duration::from_secs(5));
+    for (patience, given_up_after) in [(Patience::NoWait, 0), (five_seconds, 5), (Patience::Forever, u64::MAX)] {
+        let mut run = Harness::new(Settings { patience, ..settings() });
+        run.lent();
+        run.pass(Duration::ZERO);
+        assert_eq!(run.released, given_up_after == 0);
+        run.pass(Duration::from_secs(6));
+        assert_eq!(run.released, given_up_after < 6);
+        if run.released {
+            run.event(Event::Keeper(Report::Released { was_busy: false }));
+            assert_eq!(run.finished, Some(Outcome::NotFree));
+            assert!(run.said(|notice| *notice == Notice::TimedOut(Blocker::Lender)));
+            continue;
+        }
+        run.beat();
+        run.pass(Duration::from_millis(20));
+        assert!(run.alive);
+    }
+}
+
+#[test]
+fn a_lender_that_goes_before_the_command_starts() {
+    let mut run = Harness::new(settings());
+    run.lent();
+    run.event(Event::Keeper(Report::Lost(Loss::LenderGone)));
+    run.event(Event::Keeper(Report::Released { was_busy: false }));
+    assert!(run.said(|notice| *notice == Notice::LenderGone));
+    assert_eq!(run.finished, Some(Outcome::Lost));
 }
 
 #[test]

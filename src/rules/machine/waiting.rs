@@ -38,6 +38,8 @@ struct Held {
     grant: Box<Grant>,
     start_at: Instant,
     judge_at: Instant,
+    /// A run above us holds the locks.
+    is_lent: bool,
 }
 
 impl Waiting {
@@ -62,6 +64,13 @@ impl Machine {
             // Its node, if it had one, stays in the queue until the session expires.
             Event::KeeperGone => {
                 (State::Finished, vec![Effect::Say(Notice::KeeperDied), Effect::Finish(Outcome::Internal)])
+            }
+            Event::Lent(grant) => {
+                let terms = regranted(self.settings.session_timeout, self.settings.kill_after);
+                // What the lender shows extends it before it is judged.
+                let lease = Lease::new(terms, Instant::from_boot(Duration::ZERO));
+                let held = Held { lease, grant, start_at: now, judge_at: now, is_lent: true };
+                stay(Waiting { held: Some(held), ..waiting }, None)
             }
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), None),
             Event::Signal { signal, .. } => {
@@ -95,14 +104,9 @@ impl Machine {
             (Report::Lost(_), _) => stay(Waiting::default(), [Effect::QueueAgain]),
             (Report::Refused(refusal), _) => give_up(now, refusal.outcome(), Notice::Refused(refusal)),
             (Report::Revoked(by), _) => give_up(now, Outcome::Lost, Notice::Revoked { by, stops: false }),
-            (
-                Report::Connection(_)
-                | Report::Queue(_)
-                | Report::Borrows(_)
-                | Report::Remark(_)
-                | Report::Released { .. },
-                waiting,
-            ) => stay(waiting, None),
+            (Report::Connection(_) | Report::Queue(_) | Report::Remark(_) | Report::Released { .. }, waiting) => {
+                stay(waiting, None)
+            }
         }
     }
 
@@ -155,7 +159,7 @@ impl Machine {
                 let pause = start_at.saturating_since(now);
                 let say = (!pause.is_zero()).then_some(Effect::Say(Notice::Pausing(pause)));
                 let lease = Lease::new(regranted(timeout, self.settings.kill_after), from);
-                let held = Held { lease, grant, start_at, judge_at: now.max(start_at) };
+                let held = Held { lease, grant, start_at, judge_at: now.max(start_at), is_lent: false };
                 stay(Waiting { view: None, held: Some(held), ..waiting }, say)
             }
         }
@@ -166,6 +170,11 @@ impl Machine {
         match waiting {
             Waiting { held: Some(held), .. } if now >= held.judge_at && held.lease.worth_starting(now) => {
                 self.start_command(now, held)
+            }
+            Waiting { held: Some(Held { is_lent: true, .. }), .. }
+                if is_over || self.settings.patience == Patience::NoWait =>
+            {
+                give_up(now, Outcome::NotFree, Notice::TimedOut(Blocker::Lender))
             }
             Waiting { held: Some(held), .. } if is_over => {
                 self.unavailable(now, if now < held.start_at { Blocker::OldLease } else { Blocker::Late })

@@ -356,7 +356,7 @@ fn of_several_locks_the_first_has_the_record() {
 fn below_a_run_that_holds_the_lock_it_is_refused() {
     let scratch = Scratch::new();
     let inner = |lock: &str| {
-        let run = scratch.zklock().args([LOCK, "--"]).arg(binary()).args(["--once-per", "1h", lock, "--and", LOCK]);
+        let run = scratch.zklock().args([LOCK, "--"]).arg(binary()).args(["--once-per", "1h", lock]);
         run.child([""; 0]).run()
     };
     let line = only_line(&inner(LOCK).expect_code(78));

@@ -22,10 +22,6 @@ use super::secure::{Secure, say_plain};
 /// which is there once a child of tests/child/main.rs has panicked.
 pub(crate) const MARK: &str = "ZKLOCK_TEST";
 
-pub(crate) fn is_keeper(process: &Process) -> bool {
-    process.name == "lock-keeper"
-}
-
 /// Whether it is a guard, or a process that waits at a guard's gate to become the command.
 pub(crate) fn is_guard(process: &Process) -> bool {
     process.name == "lock-guard"

@@ -121,8 +121,8 @@ fn requests_of_a_hand_over() {
     // The one before it says that it holds, so it lists the queue and watches that one as the holder; then it says that it
     // holds itself, by which its own watch fires.
     let holds = [Op::GetData, Op::GetChildren, Op::GetData, Op::Multi, Op::GetData];
-    for n in 0..=WAITERS {
-        jobs[n].wait_stdout("ready");
+    for (n, job) in jobs.iter_mut().enumerate() {
+        job.wait_stdout("ready");
         if (1..WAITERS).contains(&n) {
             let watches = || requests(&proxy)[n + 1].len() >= waits.len() + 3;
             poll::until("the next in line watches the holder", || watches().then_some(()));
@@ -131,7 +131,7 @@ fn requests_of_a_hand_over() {
             let count = waits.len() + holds.len();
             poll::until("it has said that it holds", || (requests(&proxy)[n].len() >= count).then_some(()));
         }
-        finish(&mut jobs[n]);
+        finish(job);
     }
     // The last flight comes when the command has ended.
     let leaves = [Op::Delete, Op::CloseSession];

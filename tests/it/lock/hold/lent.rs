@@ -1,5 +1,7 @@
 //! What runs below the process that the lock is held for uses the lock, and dies with it.
 
+use std::os::unix::fs::FileExt as _;
+
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -7,7 +9,7 @@ use super::{LOOP, bash, hold, taken};
 use crate::harness::process::{self, Process};
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::Scratch;
-use crate::harness::times::BRIEF_SESSION;
+use crate::harness::times::{BRIEF_SESSION, SOON};
 use crate::harness::zklock::{binary, child};
 use crate::lock::nested::wait_until_it_lends_no_more;
 
@@ -75,6 +77,19 @@ fn a_process_of_the_lender_is_killed() {
     }
 }
 
+/// The pipe tells: nobody waits for the end of the lease.
+#[test]
+fn a_lender_that_is_killed_is_missed_at_once() {
+    let scratch = Scratch::new();
+    let nested = "\"$Z\" -n /lock -- \"$C\" --name inner --wait; echo inner, $?";
+    let mut script = taken(bash(&scratch, nested).env("ZKLOCK_SESSION_TIMEOUT", "60"));
+    script.wait_stdout("inner ready");
+    process::send(processes(&script)[0], Signal::SIGKILL);
+    script.wait_stdout_at_most(SOON, "inner, 76");
+    script.wait_until_nothing_is_left();
+    scratch.wait_queue(0);
+}
+
 /// What has left the command's process group is not in the kernel's reach. The borrower's guard kills it, and does not
 /// take the end of the command for one of its own.
 #[test]
@@ -94,24 +109,48 @@ fn what_has_left_the_group_of_the_borrowers_command() {
     }
 }
 
-/// The lender waits until all that it has lent is given back; so a borrower that waits for another lock gives it back, and
-/// ends.
+/// A step of the script needs no server, and dies with the lease, whoever else is suspended.
 #[test]
-fn the_lender_dies_before_the_borrower_runs() {
-    let scratch = Scratch::new();
-    let mut busy = scratch.zklock().arg("/other").child(["--exit-on", "TERM"]).spawn();
-    busy.wait_stdout("ready");
-    let script = "trap 'echo told' TERM; (\"$Z\" --and /other /lock -- true; echo inner, $?) & wait; wait";
-    let mut script = taken(bash(&scratch, script));
-    scratch.client().wait_count("/other", 2);
-    let [hold, ..] = processes(&script);
-    process::send(hold, Signal::SIGKILL);
+fn the_servers_are_silent_and_the_lender_is_suspended() {
+    let (scratch, proxy) = Scratch::proxied();
+    let servers = scratch.chroot().by(proxy.address()).to_string();
+    let script = "\"$C\" --until go; \"$Z\" -n /lock -- \"$C\" --name inner --log log --beat --wait; echo inner, $?
+        \"$C\" --until end";
+    let script = bash(&scratch, script).env("ZKLOCK_ZOOKEEPER", servers).env("OPTIONS", "--no-signal");
+    let mut script = taken(script.env("ZKLOCK_SESSION_TIMEOUT", "10"));
+    let next = scratch.queue("next", 1);
+    proxy.hold();
+    let processes = processes(&script);
+    processes.into_iter().for_each(process::stop);
+    scratch.touch("go");
+    script.wait_stdout("inner ready");
+    expect_next(&scratch, next);
     script.wait_stdout("inner, 76");
-    scratch.client().wait_count("/other", 1);
-    finish(&mut busy);
-    let output = script.wait();
-    let why = "an outer zklock that held one of them has gone; the command was not started";
-    assert!(output.stderr().contains(why), "{output}");
+    processes.into_iter().for_each(|process| process::send(process, Signal::SIGKILL));
+    scratch.touch("end");
+    script.wait_until_nothing_is_left();
+}
+
+/// A page of a version that this one does not understand: the step says so, and does not wait.
+#[test]
+fn a_holder_of_another_version() {
+    let scratch = Scratch::new();
+    let script = "\"$C\" --until go; \"$Z\" -w 20s /lock true; echo step, $?; kill $ZK_PID";
+    let mut script = taken(bash(&scratch, script));
+    let [hold, ..] = processes(&script);
+    let pages = std::fs::read_dir(format!("/proc/{hold}/fd")).unwrap().flatten();
+    let is_page = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|there| there.to_string_lossy().starts_with("/memfd:lease"))
+    };
+    let page = pages.map(|entry| entry.path()).find(is_page).expect("its page");
+    let page = std::fs::File::options().write(true).open(page).expect("its page");
+    page.set_len(0).expect_err("nobody makes it shorter");
+    page.write_all_at(&2_u64.to_ne_bytes(), 0).expect("a number");
+    scratch.touch("go");
+    script.wait_stdout("step, 78");
+    let line = script.wait_stderr("/lock is held by");
+    assert!(line.ends_with("which cannot be reached: it is another version of zklock"), "{line}");
+    script.wait();
 }
 
 /// The other lock can be released without it.

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use super::{find, inner_guard, inner_keeper, script};
+use super::{find, inner_guard, script};
 use crate::harness::fault::EXPIRY;
 use crate::harness::moment::Moment;
 use crate::harness::process;
@@ -84,23 +84,38 @@ fn outer_node_deleted() {
 
 /// The outer run goes on, and holds the lock.
 #[test]
-fn inner_killed_or_stopped() {
-    for (of_keeper, signal, status) in
-        [(true, Signal::SIGKILL, 76), (true, Signal::SIGSTOP, 76), (false, Signal::SIGKILL, 137)]
-    {
+fn inner_killed() {
+    for (of_guard, status) in [(true, 70), (false, 137)] {
         let scratch = Scratch::new();
         let (mut outer, next) = nested_briefly(&scratch);
-        let keeper = inner_keeper(&outer);
-        process::send(if of_keeper { keeper.pid } else { keeper.parent }, signal);
+        let guard = inner_guard(&outer);
+        process::send(if of_guard { guard.pid } else { guard.parent }, Signal::SIGKILL);
         outer.wait_stdout(&format!("status {status}"));
-        if signal == Signal::SIGSTOP {
-            process::send(keeper.pid, Signal::SIGCONT);
-        }
         outer.wait_stdout("outer ready");
         assert_eq!(scratch.client().children(LOCK).len(), 2);
         scratch.touch("end");
         outer.wait().expect_code(0);
         expect_next(&scratch, next);
+    }
+}
+
+/// Nobody extends the lease: the inner guard, which nobody wakes, ends its command with it. In one case that guard is not in
+/// the group that the kernel kills.
+#[test]
+fn all_of_the_outer_run_is_suspended() {
+    for moves_away in ["", "setsid "] {
+        let scratch = Scratch::new();
+        let shell = format!(r#"{moves_away}"$Z" /lock -- "$C" --name inner --log log --beat --wait & wait"#);
+        let timeout = BRIEF_SESSION.as_secs().to_string();
+        let mut outer = script(&scratch, &["--session-timeout", &timeout], &shell).spawn();
+        outer.wait_stdout("inner ready");
+        let next = scratch.queue("next", 1);
+        let processes = [outer.pid(), outer.keeper(), outer.guard(), inner_guard(&outer).parent];
+        processes.into_iter().for_each(process::stop);
+        expect_next(&scratch, next);
+        processes.into_iter().for_each(|process| process::send(process, Signal::SIGCONT));
+        outer.wait().expect_code(76);
+        outer.wait_until_nothing_is_left();
     }
 }
 
@@ -118,14 +133,14 @@ fn inner_killed_at_a_terminal() {
     let scratch = Scratch::new();
     let terminal = Terminal::new(80);
     let (mut outer, next) = nested_at(&terminal, &scratch, "INNER; echo status $?");
-    process::send(inner_keeper(&outer).parent, Signal::SIGKILL);
+    process::send(inner_guard(&outer).parent, Signal::SIGKILL);
     outer.wait().expect_code(0);
     terminal.wait_count("status 137", 1);
     expect_next(&scratch, next);
     outer.wait_until_nothing_is_left();
 }
 
-/// The outer guard has no time to kill what is below it, and the inner keeper cannot see that. At a terminal, no process of
+/// The outer guard has no time to kill what is below it. At a terminal, no process of
 /// the outer command but its first is in the reach of the kernel.
 #[test]
 fn outer_killed_with_its_guard_at_a_terminal() {
@@ -134,14 +149,13 @@ fn outer_killed_with_its_guard_at_a_terminal() {
     // The outer zklock leads the session, so its death sends SIGHUP (_exit(2)). A command that ends by that, while the outer
     // guard is still there, leaves its children behind, as after any end of its own.
     let (mut outer, next) = nested_at(&terminal, &scratch, "trap '' HUP; INNER & wait");
-    let (keeper, guard) = (inner_keeper(&outer).pid, outer.guard());
-    [keeper, guard].into_iter().for_each(process::stop);
+    let guard = outer.guard();
+    process::stop(guard);
     let killed = Moment::now();
     outer.signal(Signal::SIGKILL);
     process::send(guard, Signal::SIGKILL);
     outer.wait().expect_signal(Signal::SIGKILL);
     expect_next(&scratch, next);
-    process::send(keeper, Signal::SIGCONT);
     outer.wait_until_nothing_is_left();
     // Not only when the lease is over that the inner guard knows of.
     assert!(scratch.last_alive("inner") < killed.after(SOON), "{:?}", scratch.log());

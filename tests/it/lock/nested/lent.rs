@@ -89,39 +89,41 @@ fn outer_run_that_is_just_leaving() {
     assert_eq!(order, (0..24).map(|n| format!("{n:02}")).collect::<Vec<_>>());
 }
 
-/// A zklock that starts behind a proxy which holds back all that it says. It is there when the outer command ends. What was
-/// borrowed in time is used; one that finds that nothing is lent to it is not waited for any longer.
+/// A run that wants a lock of its own borrows nothing, so it is not waited for.
 #[test]
-fn inner_run_that_is_slow() {
-    for (lock, is_lent) in [(LOCK, true), ("/own", false)] {
-        let (scratch, proxy) = Scratch::proxied();
-        proxy.hold();
-        let servers = scratch.chroot().by(proxy.address());
-        let both = format!(r#""$Z" -z {servers} {lock} -- "$C" --name late --env --until go & "$C" --env --until end"#);
-        // Nothing else is to wake the outer one, but the end of its lease half a minute later.
-        let mut outer = script(&scratch, &["--session-timeout", "60s"], &both).spawn();
-        outer.wait_stdout("ready");
-        poll::until("a borrower", || (!borrowers(&outer).is_empty()).then_some(()));
-        poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
-        scratch.touch("end");
-        wait_until_it_lends_no_more(&outer, outer.pid());
-        assert!(!outer.has_ended());
-        proxy.pass();
-        if is_lent {
-            outer.wait_stdout_at_most(SOON, "late ready");
-            assert!(!outer.has_ended());
-            scratch.touch("go");
-        }
-        outer.wait_at_most(SOON).expect_code(0);
-        if !is_lent {
-            outer.wait_stdout("late ready");
-            scratch.touch("go");
-        }
-        outer.wait_until_nothing_is_left();
-        let stdout = outer.stdout();
-        let nodes: Vec<_> = stdout.lines().filter(|line| line.starts_with("ZKLOCK_NODE=")).collect();
-        assert!(nodes.len() == 2 && (nodes[0] == nodes[1]) == is_lent, "{nodes:?}");
-    }
+fn inner_run_that_uses_nothing() {
+    let (scratch, proxy) = Scratch::proxied();
+    proxy.hold();
+    let servers = scratch.chroot().by(proxy.address());
+    let both = format!(r#""$Z" -z {servers} /own -- "$C" --name late --until go & "$C" --env --until end"#);
+    let mut outer = script(&scratch, &["--session-timeout", "60s"], &both).spawn();
+    outer.wait_stdout("ready");
+    poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
+    assert_eq!(borrowers(&outer).len(), 0);
+    scratch.touch("end");
+    outer.wait_at_most(SOON).expect_code(0);
+    proxy.pass();
+    outer.wait_stdout("late ready");
+    scratch.touch("go");
+    outer.wait_until_nothing_is_left();
+}
+
+/// It asks nobody: neither for a session nor for the end of one.
+#[test]
+fn no_server_answers() {
+    let (scratch, proxy) = Scratch::proxied();
+    let servers = scratch.chroot().by(proxy.address()).to_string();
+    let shell = r#""$C" --until go; exec "$Z" -n /lock -- "$C" --name inner --exit 6"#;
+    let outer = script(&scratch, &["--session-timeout", "60s"], shell).env("ZKLOCK_ZOOKEEPER", servers);
+    let mut outer = outer.spawn();
+    outer.wait_stdout("ready");
+    proxy.hold();
+    let accepted = proxy.accepted();
+    scratch.touch("go");
+    outer.wait_stdout_at_most(SOON, "inner ready");
+    proxy.pass();
+    silent(outer.wait().expect_code(6));
+    assert_eq!(proxy.accepted(), accepted);
 }
 
 /// The outer command has ended, but another inner run still uses the lock.
