@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::mode::Mode;
 use super::text::readable;
@@ -23,62 +23,41 @@ const VERSION: u32 = 1;
 /// The texts of a card from [`Card::from_bytes`] are printable ([`super::text`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Card {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The process that the user started, as that machine numbers it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// When that process started, in clock ticks since boot (proc_pid_stat(5)).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<u64>,
     /// The PID namespace in which it has that pid (pid_namespaces(7)).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_ns: Option<u64>,
     /// The time namespace in which it has started then (time_namespaces(7)).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub time_ns: Option<u64>,
     /// A random text for the time that the machine has been running since its last boot (proc_sys_kernel(5)).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The file name of the command, without its directory and its arguments; with `--publish-command`, the
     /// whole command line.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// What the user wants others to read.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub describe: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Since when it has held the lock, in milliseconds since the Unix epoch on its own clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_since: Option<u64>,
     /// For how long it had held the lock when this was stored, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_for: Option<u64>,
     /// Since when it has held the lock, in milliseconds since the Unix epoch on ZooKeeper's clock, as it was known to
     /// another that has stored this card anew since then.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_at: Option<i64>,
 }
 
-/// What is stored: the card, and what goes with it.
-#[derive(Serialize)]
-struct CardData<'a> {
-    v: u32,
-    #[serde(flatten)]
-    card: &'a Card,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    permits: Option<NonZeroU32>,
-}
-
 impl Card {
-    /// The data to store: a JSON object that leaves out what is `None`. `permits` follows from the
-    /// mode.
+    /// The data to store: a JSON object that leaves out what is `None`. `permits` follows from the mode.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let data = CardData { v: VERSION, card: self, permits: self.mode.and_then(Mode::permits) };
-        serde_json::to_vec(&data).expect("a struct of texts and numbers has a JSON form")
+        let mut data = json!(self);
+        data["v"] = VERSION.into();
+        data["permits"] = json!(self.mode.and_then(Mode::permits));
+        data.as_object_mut().expect("a struct has fields").retain(|_, value| !value.is_null());
+        data.to_string().into_bytes()
     }
 
     /// Reads a node's data, which any client may have written.
@@ -205,9 +184,9 @@ mod tests {
         assert_eq!(
             String::from_utf8(card.to_bytes()).unwrap(),
             concat!(
-                r#"{"v":1,"host":"db3","pid":4242,"started":77,"pid_ns":4026531836,"time_ns":4026531834,"#,
-                r#""boot_id":"7b38","user":"ops","command":"backup.sh","describe":"nightly","#,
-                r#""mode":"permits:3","held_since":1700000000123,"held_for":4000,"permits":3}"#
+                r#"{"boot_id":"7b38","command":"backup.sh","describe":"nightly","held_for":4000,"#,
+                r#""held_since":1700000000123,"host":"db3","mode":"permits:3","permits":3,"pid":4242,"#,
+                r#""pid_ns":4026531836,"started":77,"time_ns":4026531834,"user":"ops","v":1}"#
             )
         );
         assert_eq!(Card::from_bytes(&card.to_bytes()), card);
@@ -216,7 +195,7 @@ mod tests {
     #[test]
     fn absent_fields_are_left_out() {
         let card = Card { command: None, mode: Some(Mode::Exclusive), ..backup() };
-        assert_eq!(card.to_bytes(), br#"{"v":1,"host":"db3","pid":4242,"user":"ops","mode":"exclusive"}"#);
+        assert_eq!(card.to_bytes(), br#"{"host":"db3","mode":"exclusive","pid":4242,"user":"ops","v":1}"#);
         assert_eq!(Card::default().to_bytes(), br#"{"v":1}"#);
     }
 
