@@ -47,7 +47,6 @@ pub struct Entry {
     pub user: Option<String>,
     pub command: Option<String>,
     pub describe: Option<String>,
-    /// When it began to queue.
     pub queued_since: Option<String>,
     /// When it published that it holds.
     pub held_since: Option<String>,
@@ -89,7 +88,7 @@ impl Roster {
             contenders.push(entry(contenders.len() + 1, contender, standing == Standing::Holds, seen));
         }
         let (recipe, is_exhausted) = (queue.other_recipe(), queue.is_exhausted());
-        Self { contenders, foreign: queue.into_foreign(), recipe, is_exhausted }
+        Self { contenders, foreign: queue.foreign().to_vec(), recipe, is_exhausted }
     }
 
     pub fn holders(&self) -> usize {

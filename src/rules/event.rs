@@ -10,7 +10,6 @@ use super::signal::Signal;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Keeper(Report),
-    /// The keeper is gone, whatever the reason.
     KeeperGone,
     /// A run above us has the locks and lends them to us, with its lease. So there is no keeper.
     Lent(Box<Grant>),

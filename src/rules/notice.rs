@@ -7,7 +7,6 @@ use super::lease::{NoRoom, Terms};
 use super::message::{Grant, Loss, QueueView, Refusal, Remark, Revoker};
 use super::signal::Signal;
 
-/// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// No server can be reached, for this reason; the keeper goes on trying.
@@ -50,7 +49,6 @@ pub enum Notice {
     CallerGone,
     /// Given up with `-n` or after `--timeout`.
     TimedOut(Blocker),
-    /// Given up after `--connect-timeout`, for this reason.
     Unreachable(String),
     /// `--kill-after` does not fit.
     NoRoom {
@@ -61,7 +59,6 @@ pub enum Notice {
     Refused(Refusal),
     /// The time of `--max-run` is over, which is this.
     MaxRun(Duration),
-    /// The lock was lost while the command ran.
     Lost(LostWhy),
     /// Someone has asked us to give up the lock, or the place in the queue.
     Revoked {
@@ -94,7 +91,6 @@ pub enum Notice {
         /// We are the init of a PID namespace: they do not go on, but end with us (pid_namespaces(7)).
         end_with_us: bool,
     },
-    /// The keeper process died before there was a command.
     KeeperDied,
 }
 

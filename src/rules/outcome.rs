@@ -12,7 +12,6 @@ pub enum Outcome {
     /// A signal came before there was a command. We have tried to delete the contender node, and die of that
     /// signal.
     Interrupted(Signal),
-    /// The arguments or the environment make no sense.
     Usage,
     /// No server answered in time; or the wait was over, and no live session could say that a contender is
     /// before us (`EX_UNAVAILABLE`).
@@ -23,9 +22,8 @@ pub enum Outcome {
     /// Another contender had the lock (`-n`), or still had it at the end of `--timeout`, as the servers
     /// confirmed. `--conflict-exit-code` changes the status.
     NotFree,
-    /// The lock was lost while the command ran, and the command has been stopped.
     Lost,
-    /// The command ran for longer than `--max-run`, and has been stopped.
+    /// `--max-run` is over.
     RanOut,
     /// ZooKeeper denied access: an ACL forbids what zklock tried, or the servers want another login or certificate.
     Denied,

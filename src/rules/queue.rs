@@ -50,18 +50,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Sorts the names of all children of a lock's node, given in any order.
-    ///
-    /// # Errors
-    ///
-    /// [`Exhausted`] when the sequence number of some contender says that the order is no longer
-    /// that of arrival, or soon will not be.
+    /// Sorts the names of all children of a lock's node.
     pub fn from_children(names: impl IntoIterator<Item = ChildName>) -> Result<Self, Exhausted> {
         let queue = Self::as_numbered(names);
         if queue.is_exhausted() { Err(Exhausted) } else { Ok(queue) }
     }
 
-    /// The same, to be looked at only: the order is that of the numbers, even where it is not that of arrival.
+    /// A queue to be shown only: its order is that of the numbers, even where that is not the order of arrival.
     pub fn as_numbered(names: impl IntoIterator<Item = ChildName>) -> Self {
         let mut contenders = Vec::new();
         let mut foreign = Vec::new();
@@ -88,15 +83,14 @@ impl Queue {
         self.find(SINGLE).is_some()
     }
 
-    /// The same if the nodes with these names are not ephemeral: then they are no contenders but, for example, locks below
-    /// this one.
+    /// The queue without the nodes that are not ephemeral: such a node is no contender but, for example, a lock below this
+    /// lock.
     pub fn without(mut self, is_foreign: impl Fn(&ChildName) -> bool) -> Self {
         self.foreign.extend(self.contenders.extract_if(.., |node| is_foreign(&node.name)).map(|node| node.name));
         self.foreign.sort_unstable();
         self
     }
 
-    /// The contenders, first come first.
     pub fn contenders(&self) -> &[Contender] {
         &self.contenders
     }
@@ -119,15 +113,9 @@ impl Queue {
         nodes.len() - same
     }
 
-    /// The names of the children that are not contenders. No contender waits for them. Not safe to print
-    /// as they are.
+    /// The names of the other children, for which no contender waits. They are not safe to print.
     pub fn foreign(&self) -> &[ChildName] {
         &self.foreign
-    }
-
-    /// The same, without a copy.
-    pub fn into_foreign(self) -> Vec<ChildName> {
-        self.foreign
     }
 
     /// The recipe of another library that uses this path, and does not queue with us.
@@ -135,13 +123,11 @@ impl Queue {
         Recipe::of_children(&self.foreign)
     }
 
-    /// The holder that came first; `None` when the lock is free. The first in the queue always
-    /// holds.
+    /// `None` when the lock is free: the first in the queue always holds.
     pub fn first_holder(&self) -> Option<&Contender> {
         self.contenders.first()
     }
 
-    /// What the contender of this name may do.
     pub fn standing(&self, name: &str) -> Standing<'_> {
         self.find(name).map_or(Standing::Missing, |index| self.standing_at(index))
     }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::signal::Signal;
 
-/// What the machine needs to know of the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `--timeout` and `--nonblock`: how long to wait for the lock, counted once from the start of the run.

@@ -10,7 +10,6 @@ use nix::time::{ClockId as Clock, clock_gettime};
 
 use crate::rules::instant::Instant;
 
-/// Now, on `CLOCK_BOOTTIME`.
 pub fn now() -> Instant {
     // clock_gettime(2) fails only for a clock that the kernel does not have; this one came with
     // Linux 2.6.39. To go on without it would mean a lock without a lease.

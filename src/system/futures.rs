@@ -8,12 +8,11 @@ use std::task::Poll;
 /// Of each pair, the first one is polled first.
 pub use futures_lite::future::{or, zip};
 
-/// Completes once this is so. Whatever makes it so happens in the same task, or wakes it.
-pub async fn until(is_so: impl Fn() -> bool) {
-    poll_fn(|_| if is_so() { Poll::Ready(()) } else { Poll::Pending }).await;
+/// Completes once the condition holds. What changes it happens in the same task, or wakes that.
+pub async fn until(condition: impl Fn() -> bool) {
+    poll_fn(|_| if condition() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-/// The outputs of all, in their order.
 pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
     poll_fn(|context| {

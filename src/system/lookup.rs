@@ -5,7 +5,6 @@ use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,8 +15,8 @@ use nix::unistd::{Pid, Uid, User, getuid};
 use super::fork::{Life, fork};
 use super::signals;
 
-/// How long the look-up of our user may take.
-const USER_LOOKUP: Duration = Duration::from_millis(500);
+/// How long the look-up of our user may take, in milliseconds.
+const USER_LOOKUP: u16 = 500;
 
 /// A process that answers questions. Dropping it ends that.
 #[derive(Debug)]
@@ -81,7 +80,7 @@ impl AsFd for Lookup {
 
 impl Drop for Lookup {
     fn drop(&mut self) {
-        // As long as its own end is open, the pid is its own. One that is closed is that of a process that exits.
+        // While the process has its end of the socket open, its pid is not another's. A closed end: the process exits.
         if poll(&mut [PollFd::new(self.as_fd(), PollFlags::empty())], PollTimeout::ZERO) == Ok(0) {
             let _ = kill(self.child, Signal::SIGKILL);
         }
@@ -117,12 +116,10 @@ pub fn user_name() -> Option<String> {
     }
     let look_up = || User::from_uid(uid).ok().flatten().map(|user| user.name.into_bytes()).unwrap_or_default();
     let lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up the user: {error}")).ok()?;
-    let patience = PollTimeout::try_from(USER_LOOKUP).unwrap_or(PollTimeout::ZERO);
-    let _ = poll(&mut [PollFd::new(lookup.as_fd(), PollFlags::POLLIN)], patience);
+    let _ = poll(&mut [PollFd::new(lookup.as_fd(), PollFlags::POLLIN)], USER_LOOKUP);
     lookup.answer().and_then(|name| String::from_utf8(name).ok()).filter(|name| !name.is_empty())
 }
 
-/// The name of a user in the text of passwd(5).
 fn named_in(users: &str, uid: Uid) -> Option<String> {
     users.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -25,7 +25,6 @@ pub fn directory() -> io::Result<BorrowedFd<'static>> {
     Ok(DIRECTORY.get_or_init(|| opened).as_fd())
 }
 
-/// Opens a file below it.
 pub fn open(path: &str) -> io::Result<File> {
     Ok(openat(directory()?, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?.into())
 }
@@ -36,7 +35,6 @@ pub fn read<'t>(path: &str, room: &'t mut [u8]) -> io::Result<&'t [u8]> {
     Ok(&room[..length])
 }
 
-/// Where a link below it leads.
 pub fn read_link(path: &str) -> io::Result<OsString> {
     Ok(readlinkat(directory()?, path)?)
 }

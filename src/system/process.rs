@@ -1,4 +1,4 @@
-//! One process, as /proc shows it.
+//! One process, as /proc shows it (proc_pid_stat(5)).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -10,7 +10,6 @@ use nix::unistd::{Pid, getpgrp, getpid};
 use super::proc;
 use crate::rules::signal::Signal;
 
-/// One process as /proc shows it (proc_pid_stat(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: i32,
@@ -31,7 +30,6 @@ const STAT: usize = 512;
 const PF_EXITING: i64 = 0x4;
 
 impl Process {
-    /// The process with this id, if it can be seen.
     pub fn read(pid: i32) -> Option<Self> {
         Self::look(pid).ok().flatten()
     }
@@ -75,7 +73,7 @@ impl Process {
     }
 }
 
-/// Whether a process that was stopped by a signal may be so still.
+/// Whether a thread of this process is stopped.
 pub fn is_stopped(pid: Pid) -> bool {
     let is_stopped = |thread: &str| {
         let mut room = [0; STAT];
@@ -145,7 +143,6 @@ pub fn is_above(ancestor: u32, pid: u32) -> io::Result<bool> {
     result
 }
 
-/// Whether the parents of `pid`, looked at one after the other, lead to `ancestor`.
 fn leads_up(ancestor: i32, mut pid: i32) -> io::Result<bool> {
     while let Some(process) = Process::look(pid)? {
         if process.parent == ancestor {
@@ -156,9 +153,8 @@ fn leads_up(ancestor: i32, mut pid: i32) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a process group has members that may be using the terminal. Not counted are this process and, in
-/// our own group, those above us, such as a script. Processes above us in another group count: they are
-/// shells.
+/// Whether a process group has other members than this process that may be using the terminal. In our own group, the
+/// processes above us do not count: they are scripts. In another group they count: they are shells.
 pub fn is_of_others(group: Pid) -> bool {
     let (this, own) = (getpid(), getpgrp());
     let is_above_us = |pid: i32| is_above(pid.cast_unsigned(), this.as_raw().cast_unsigned()).unwrap_or(false);

@@ -22,10 +22,9 @@ pub struct Reactor {
     alarm: Alarm,
     /// What the future waits for in this round.
     descriptors: RefCell<Vec<(RawFd, PollFlags)>>,
-    /// What poll(2) has said of these when we slept last. What has come is told once, because it is taken.
+    /// What the last poll(2) has said of the descriptors. A descriptor that is ready is reported once: its data is taken.
     known: RefCell<Vec<(RawFd, PollFlags, bool)>>,
     earliest: Cell<Option<Instant>>,
-    /// Whether there is to be another round at once.
     again: Cell<bool>,
     round: Cell<u64>,
 }

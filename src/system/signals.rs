@@ -9,6 +9,9 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use libc::{
+    SIGABRT, SIGBUS, SIGCHLD, SIGFPE, SIGILL, SIGKILL, SIGPIPE, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, SIGTTIN, SIGTTOU,
+};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, getpid, getsid, read};
@@ -51,7 +54,6 @@ fn block(how: i32, set: Set) -> Set {
     before
 }
 
-/// What a signal does, if it is the same for each of its kinds.
 fn action(handler: libc::sighandler_t) -> libc::sigaction {
     #[expect(unsafe_code, reason = "the type has fields that differ between systems")]
     // SAFETY: zeroes are a valid value.
@@ -171,14 +173,13 @@ impl Signals {
         Ok(signals)
     }
 
-    /// What has come, in its order.
     pub fn drain(&self) -> Vec<Arrival> {
         let mut arrivals = vec![];
         self.each(|arrival| arrivals.push(arrival));
         arrivals
     }
 
-    /// Drops what has come. Returns whether there was anything. Takes no memory.
+    /// Drops the signals that have come. Returns whether there were any. Takes no memory.
     pub fn clear(&self) -> bool {
         let mut has_come = false;
         self.each(|_| has_come = true);
@@ -228,20 +229,8 @@ fn arrival(info: &[u8; INFO]) -> Option<Arrival> {
 /// Everything that a caller may send. That leaves out signals that report a fault of our own, those that cannot be caught,
 /// SIGPIPE, SIGTTIN and SIGTTOU, which answer what we do ourselves, and the two that the C library reserves for its threads.
 fn passed_on() -> impl Iterator<Item = Signal> {
-    const NOT: &[i32] = &[
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGABRT,
-        libc::SIGBUS,
-        libc::SIGFPE,
-        libc::SIGSEGV,
-        libc::SIGSYS,
-        libc::SIGKILL,
-        libc::SIGSTOP,
-        libc::SIGPIPE,
-        libc::SIGTTIN,
-        libc::SIGTTOU,
-        libc::SIGCHLD,
+    const NOT: [i32; 13] = [
+        SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS, SIGKILL, SIGSTOP, SIGPIPE, SIGTTIN, SIGTTOU, SIGCHLD,
     ];
     let is_reserved = |number| (32..libc::SIGRTMIN()).contains(&number);
     Signal::all().filter(move |signal| !NOT.contains(&signal.number()) && !is_reserved(signal.number()))
@@ -253,8 +242,8 @@ pub fn block_all() {
 }
 
 /// Whether the kernel reaps the children of this process as soon as they end (wait(2)).
-pub fn leave_children_to_the_kernel(is_so: bool) {
-    exchange(Signal::CHLD, Some(&action(if is_so { libc::SIG_IGN } else { libc::SIG_DFL })));
+pub fn leave_children_to_the_kernel(reaps: bool) {
+    exchange(Signal::CHLD, Some(&action(if reaps { libc::SIG_IGN } else { libc::SIG_DFL })));
 }
 
 /// Drops the signals that came to this process, which is about to become the command, while it waited with all signals
@@ -320,12 +309,10 @@ pub fn send(pid: i32, signal: Signal) -> io::Result<()> {
     Ok(Errno::result(result).map(drop)?)
 }
 
-/// Stops this process by `signal`, so that a shell tells the user the same as it would without zklock; by SIGTSTP in
-/// place of SIGSTOP.
-/// Returns when the process has been continued, or at once where the kernel does not let it stop
-/// because no shell could continue it (an orphaned process group, setpgid(2)).
+/// Stops this process by `signal`, so that a shell tells the user the same as it would without zklock. Returns when the
+/// process has been continued, or at once where no shell could continue it (an orphaned process group, setpgid(2)).
 pub fn stop_by(signal: Signal) -> io::Result<()> {
-    // SIGSTOP would stop us there as well, and whoever continues the command does not know of us.
+    // In an orphaned group SIGSTOP would stop this process too, and whoever continues the command does not know of it.
     let is_uncaught = signal == Signal::STOP;
     let signal = if is_uncaught { Signal::TSTP } else { signal };
     // SIGTSTP may be ignored, as after `trap '' TSTP`. That does not keep the command from being stopped by SIGSTOP.

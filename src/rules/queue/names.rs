@@ -32,7 +32,6 @@ impl Dialect {
     /// Those whose nodes queue together.
     pub const QUEUEING: [Self; 3] = [Self::Curator, Self::CuratorRw, Self::Kazoo];
 
-    /// What it is called on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Curator => "curator",
@@ -133,7 +132,6 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Whether this is another node of the same contender.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.id.is_some() && self.id == other.id
     }

@@ -6,18 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::names::parse_sequence;
 use crate::rules::child_name::ChildName;
 
-/// A recipe whose users do not wait for zklock, nor zklock for them.
-///
-/// The names of the children are those that Curator 5.4 and kazoo 2.8 were seen to create.
+/// A recipe whose users do not wait for zklock, nor zklock for them. `cli::sentences::recipe` says how it is known. The
+/// names of the children are those that Curator 5.4 and kazoo 2.8 were seen to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Recipe {
-    /// Curator's `InterProcessSemaphoreMutex` and `InterProcessSemaphoreV2`: `locks` and `leases`.
     CuratorSemaphore,
-    /// Curator's `LeaderLatch`: `_c_<uuid>-latch-<seq>`.
     CuratorLeaderLatch,
-    /// kazoo's `Semaphore`: a random UUID of 32 digits for each lease.
     KazooSemaphore,
-    /// kazoo's `NonBlockingLease`: `lease_holder`.
     KazooLease,
 }
 
