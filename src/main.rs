@@ -9,14 +9,14 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::slice;
 
+use log::LevelFilter;
 use nix::unistd::{getresgid, getresuid};
 use zklock::between::stand_in::stand_in;
 use zklock::cli::this_process::ThisProcess;
-use zklock::cli::{self, Exit, Messages, Plan, Task, Verbosity};
+use zklock::cli::{self, Exit, Plan, Task, Verbosity};
 use zklock::guard::program;
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
-use zklock::rules::text::Legible;
 use zklock::system::terminal::{ours, say};
 use zklock::system::writer::{self, Writer};
 use zklock::system::{fork, secrets, signals};
@@ -77,19 +77,11 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
     match cli::task(args, &ThisProcess) {
         Ok(Task::Run(plan)) => run(*plan),
         Ok(Task::Operation(operation)) => {
-            start_log(&operation.messages);
+            start_log(operation.verbosity);
             secrets::enter();
             look::run(&operation)
         }
         Err(Exit::Help(text)) => print(&text),
-        Err(Exit::Summary(text)) => {
-            let mut help = Legible::default();
-            for line in text.lines() {
-                help.push_line(line);
-            }
-            writer::say(&help);
-            Outcome::Usage
-        }
         Err(Exit::Usage(error)) => {
             say(error.as_str());
             Outcome::Usage
@@ -105,7 +97,7 @@ fn is_set_id() -> bool {
 }
 
 fn run(mut plan: Plan) -> Outcome {
-    start_log(&plan.messages);
+    start_log(plan.verbosity);
     if let Some(line) = &mut plan.command {
         match program::locate(&line.program) {
             Ok(found) => line.found = Some(found),
@@ -155,34 +147,28 @@ fn print(text: &str) -> Outcome {
     }
 }
 
-/// Diagnostics go to standard error, at the level that the flags ask for.
-fn start_log(messages: &Messages) {
-    let filter = match (messages.log_filter.as_deref(), messages.verbosity) {
-        (Some(filter), _) => filter,
-        (None, Verbosity::Quiet) => "off",
-        (None, Verbosity::Normal) => "zklock=warn",
-        (None, Verbosity::Verbose(1)) => "zklock=info",
-        (None, Verbosity::Verbose(2)) => "zklock=debug",
-        (None, Verbosity::Verbose(_)) => "zklock=trace",
-    };
-    let mut builder = env_filter::Builder::new();
-    // It has been read before without an error.
-    let _ = builder.try_parse(filter);
-    let filter = builder.build();
-    log::set_max_level(filter.filter());
-    let _ = log::set_boxed_logger(Box::new(Log(filter)));
+/// Log records go to standard error, as far as the flags ask for them.
+fn start_log(verbosity: Verbosity) {
+    log::set_max_level(match verbosity {
+        Verbosity::Quiet => LevelFilter::Off,
+        Verbosity::Normal => LevelFilter::Warn,
+        Verbosity::Verbose(1) => LevelFilter::Info,
+        Verbosity::Verbose(2) => LevelFilter::Debug,
+        Verbosity::Verbose(_) => LevelFilter::Trace,
+    });
+    let _ = log::set_logger(&Log);
 }
 
-/// Records of the log, as far as the filter lets them pass.
-struct Log(env_filter::Filter);
+struct Log;
 
 impl log::Log for Log {
+    /// What libraries log is left out.
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        self.0.enabled(metadata)
+        metadata.target().starts_with("zklock")
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        if self.0.matches(record) {
+        if self.enabled(record.metadata()) {
             writer::say(ours(&record.args().to_string()).control("\n"));
         }
     }

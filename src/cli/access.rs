@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use super::environment;
 use super::login;
-use super::meaning::log_filter_of;
 use super::options::{CONNECT_TIMEOUT, QUIET, VERBOSE, ZOOKEEPER};
-use super::origin::{Given, Origin, Setting};
+use super::origin::{Origin, Setting};
 use super::tls;
 use super::values::Values;
 use crate::rules::duration;
@@ -14,7 +12,6 @@ use crate::zookeeper::login::Login;
 use crate::zookeeper::net::address::ConnectString;
 use crate::zookeeper::net::tls::Tls;
 
-/// How to reach the servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The servers, and the chroot that all paths are relative to.
@@ -25,19 +22,9 @@ pub struct Access {
     pub connect_timeout: Duration,
     /// How connections are encrypted. `None`: they are not.
     pub tls: Option<Tls>,
-    /// Who we are to the servers.
     pub login: Login,
     /// Where all of this comes from, and the configuration files that were read.
     pub origins: Vec<Setting>,
-}
-
-/// How much to say.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Messages {
-    /// By the flags.
-    pub verbosity: Verbosity,
-    /// A filter in env_logger's syntax; where given, it replaces the log level that `verbosity` implies.
-    pub log_filter: Option<String>,
 }
 
 /// How much to say on standard error.
@@ -74,17 +61,12 @@ impl Access {
     }
 }
 
-impl Messages {
-    pub(super) fn read(values: &Values<'_>) -> Result<Self, String> {
-        let origin = Origin::Variable(environment::LOG);
-        let log_filter = values.variable(environment::LOG).map(|text| Given { origin, name: "", text });
-        Ok(Self {
-            verbosity: match (values.is_written(&QUIET), values.count(&VERBOSE)) {
-                (true, _) => Verbosity::Quiet,
-                (false, 0) => Verbosity::Normal,
-                (false, times) => Verbosity::Verbose(times),
-            },
-            log_filter: log_filter.map(|given| given.read(log_filter_of)).transpose()?,
-        })
+impl Verbosity {
+    pub(super) fn read(values: &Values<'_>) -> Self {
+        match (values.is_written(&QUIET), values.count(&VERBOSE)) {
+            (true, _) => Self::Quiet,
+            (false, 0) => Self::Normal,
+            (false, times) => Self::Verbose(times),
+        }
     }
 }

@@ -80,7 +80,6 @@ impl Config {
         Ok(config)
     }
 
-    /// What the strongest file says of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Given> {
         self.given.iter().find(|given| given.name == key)
     }
@@ -109,13 +108,8 @@ fn entries(path: &Path, content: &[u8]) -> Result<Vec<Given>, String> {
     // The first line that is wrong is the one to tell.
     let at = |error: &Error| error.span().map_or(0, |span| span.start);
     if let Some(error) = errors.iter().min_by_key(|error| at(error)) {
-        let why = error.message();
-        let key = error.span().and_then(|span| text.get(span)).map(|key| quoted(OsStr::new(key)));
-        let (what, how) = match key {
-            Some(key) if why == "duplicate key" => (format!(" {key}"), "write it once"),
-            _ => (String::new(), "write lines such as zookeeper = \"zk1,zk2\""),
-        };
-        return Err(refused(at(error), &format!("not TOML: {why}{what}; {how}")));
+        let how = "write each key once, in lines such as zookeeper = \"zk1,zk2\"";
+        return Err(refused(at(error), &format!("not TOML: {}; {how}", error.message())));
     }
     let mut lines: Vec<_> = table.get_ref().iter().collect();
     lines.sort_by_key(|(name, _)| name.span().start);
@@ -145,32 +139,16 @@ fn entries(path: &Path, content: &[u8]) -> Result<Vec<Given>, String> {
     lines.into_iter().map(entry).collect()
 }
 
-/// A value as it would be written as an option.
-fn text_of(kind: KeyKind, value: &DeValue<'_>) -> Result<String, String> {
-    let wanted = match (kind, value) {
-        (KeyKind::Text(_) | KeyKind::Path | KeyKind::Duration(_), DeValue::String(text)) => {
-            return Ok(text.clone().into_owned());
-        }
-        (KeyKind::Duration(_), DeValue::Integer(number)) if number.radix() == 10 => {
-            return Ok(number.as_str().to_owned());
-        }
-        (KeyKind::Duration(_), DeValue::Float(number)) => return Ok(number.as_str().to_owned()),
-        (KeyKind::Switch, DeValue::Boolean(is_on)) => return Ok(is_on.to_string()),
-        (KeyKind::Switch, _) => "write true or false",
-        (KeyKind::Duration(_), _) => "write a duration such as \"30s\"",
-        (KeyKind::Text(_) | KeyKind::Path, _) => "write a text, in quotes",
-    };
-    Err(format!("{wanted}, not {}", a_type(value)))
-}
-
-fn a_type(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a text",
-        DeValue::Integer(_) | DeValue::Float(_) => "a number",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a table",
+/// A value as it would be written as an option. An error: what to write instead.
+fn text_of(kind: KeyKind, value: &DeValue<'_>) -> Result<String, &'static str> {
+    match (kind, value) {
+        (KeyKind::Text(_) | KeyKind::Path | KeyKind::Duration(_), DeValue::String(text)) => Ok(text.to_string()),
+        (KeyKind::Duration(_), DeValue::Integer(number)) if number.radix() == 10 => Ok(number.as_str().to_owned()),
+        (KeyKind::Duration(_), DeValue::Float(number)) => Ok(number.as_str().to_owned()),
+        (KeyKind::Switch, DeValue::Boolean(is_on)) => Ok(is_on.to_string()),
+        (KeyKind::Switch, _) => Err("write true or false"),
+        (KeyKind::Duration(_), _) => Err("write a duration such as \"30s\""),
+        (KeyKind::Text(_) | KeyKind::Path, _) => Err("write a text, in quotes"),
     }
 }
 

@@ -1,7 +1,9 @@
 //! The environment variables of zklock: their names, and how each value is written and read.
 
-use std::ffi::{CStr, CString, OsStr, c_char};
+use std::env;
+use std::ffi::{CString, OsStr, OsString};
 use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt as _;
 
 use crate::rules::message::Grant;
 use crate::rules::mode::Mode;
@@ -13,8 +15,6 @@ pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 pub const HOME: &str = "HOME";
 /// The fencing token: for a command, and in place of `--token`.
 pub const TOKEN: &str = "ZKLOCK_TOKEN";
-/// The log filter, which has no option.
-pub const LOG: &str = "ZKLOCK_LOG";
 
 /// The contender nodes of the command's locks, one on each line: those of its own zklock and of every zklock
 /// above that one. A zklock below finds here which locks it may use together with them.
@@ -48,14 +48,16 @@ impl Variable {
         (text.find('=') > Some(0) && !text.contains(is_odd)).then(|| Self(text.to_owned()))
     }
 
-    /// The variable of this name in the environment of this process.
     pub fn inherited(name: &str) -> Option<Self> {
         Self::parse(format!("{name}={}", std::env::var(name).ok()?).as_bytes())
     }
 
-    /// The variable as environ(7) has it.
     pub fn entry(&self) -> &str {
         &self.0
+    }
+
+    fn name(&self) -> &str {
+        self.0.split_once('=').map_or("", |(name, _)| name)
     }
 
     pub fn value(&self) -> &str {
@@ -114,53 +116,18 @@ pub fn offers(value: &OsStr) -> Vec<Offer> {
     value.to_str().unwrap_or_default().lines().filter_map(Offer::parse).collect()
 }
 
-/// The environment of this process (environ(7)), with what the standard library leaves out: entries that are no variables,
-/// and doubles.
-pub fn inherited() -> Vec<CString> {
-    #[expect(unsafe_code, reason = "the standard library shows some entries only")]
-    // SAFETY: the C library keeps texts there, and null behind them. Nothing in this process changes its environment.
-    unsafe {
-        unsafe extern "C" {
-            static environ: *const *const c_char;
-        }
-        let entries = (0..).map(|index| *environ.add(index)).take_while(|entry| !entry.is_null());
-        entries.map(|entry| CStr::from_ptr(entry).to_owned()).collect()
-    }
-}
-
-/// These entries, with each of these variables in the place of the first of its name, and of all others. What is new comes
-/// last.
-pub fn with(mut entries: Vec<CString>, variables: &[Variable]) -> Vec<CString> {
-    for Variable(variable) in variables {
-        let begin = variable.find('=').map_or(&**variable, |equals| &variable[..=equals]);
-        let is_same = |entry: &CString| entry.as_bytes().starts_with(begin.as_bytes());
-        let place = entries.iter().position(is_same);
-        entries.retain(|entry| !is_same(entry));
-        let entry = CString::new(variable.as_str()).expect("a variable has no control characters");
-        entries.insert(place.unwrap_or(entries.len()), entry);
-    }
-    entries
+/// The environment of this process with these variables in it, as execve(2) takes it.
+pub fn inherited_with(variables: &[Variable]) -> Vec<CString> {
+    let is_kept = |(name, _): &(OsString, OsString)| variables.iter().all(|variable| *name != *variable.name());
+    let kept = env::vars_os().filter(is_kept);
+    let kept = kept.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
+    let entries = kept.chain(variables.iter().map(|variable| variable.entry().as_bytes().to_vec()));
+    entries.map(|entry| CString::new(entry).expect("no variable has a NUL")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_environment_keeps_what_is_not_set() {
-        let with = |entries: &[&str], variables: &[(&str, &str)]| {
-            let entries = entries.iter().map(|entry| CString::new(*entry).unwrap()).collect();
-            let variables: Vec<_> = variables.iter().map(|(name, value)| Variable::new(name, [*value])).collect();
-            let set = with(entries, &variables);
-            set.into_iter().map(|entry| entry.into_string().unwrap()).collect::<Vec<_>>()
-        };
-        let odd = ["B=2", "x", "=x", "", "A=1", "B=3", "AB=1", "A"];
-        assert_eq!(with(&odd, &[]), odd);
-        assert_eq!(
-            with(&odd, &[("B", "="), ("NEW", ""), ("A", "2")]),
-            ["B==", "x", "=x", "", "A=2", "AB=1", "A", "NEW="]
-        );
-    }
 
     #[test]
     fn a_value_cannot_begin_another_variable() {

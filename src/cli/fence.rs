@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::access::{Access, Messages};
+use super::access::{Access, Verbosity};
 use super::options::{FENCE_KILL_AFTER, TOKEN};
 use super::plan::{CommandLine, FencePlan, LockRequest, Plan};
 use super::refusal::quoted;
@@ -35,7 +35,6 @@ pub(super) fn read(values: &Values<'_>) -> Result<Plan, String> {
     let mut words = values.words("command");
     let program = words.next().ok_or_else(|| format!("no command; write {}", Subcommand::Fence.usage()))?;
     let command = CommandLine { program, args: words.collect(), found: None };
-    let messages = Messages::read(values)?;
     // The keeper answers at once, and grants this.
     let timeout = Span::WITHOUT_END;
     Ok(Plan {
@@ -47,7 +46,7 @@ pub(super) fn read(values: &Values<'_>) -> Result<Plan, String> {
             login: Login::default(),
             origins: vec![],
         },
-        messages,
+        verbosity: Verbosity::read(values),
         request: LockRequest {
             lock: LockPath::of_file(&file),
             and: vec![],

@@ -9,17 +9,10 @@ use super::option::{Opt, Texts};
 use super::options::*;
 use crate::rules::outcome::EXIT_STATUS;
 
-/// The definition of the main job, with its help.
 pub fn command() -> Command {
     JOB.command(Texts::All)
 }
 
-/// What `zklock -h` prints.
-pub(super) fn summary() -> String {
-    JOB.command(Texts::Summary).render_help().to_string()
-}
-
-/// What a command line consists of.
 #[derive(Debug)]
 pub(super) struct Form {
     pub(super) name: &'static str,
@@ -48,12 +41,10 @@ pub(super) fn command_operand() -> Arg {
 const COMMAND_HELP: &str = "The command to run, and its arguments";
 
 impl Form {
-    /// Whether there is an option of this name.
     pub(super) fn has(&self, long: &str) -> bool {
         self.options.iter().copied().flatten().any(|option| option.long == long)
     }
 
-    /// The definition for clap.
     pub(super) fn command(&self, texts: Texts) -> Command {
         let options = self.options.iter().copied().flatten();
         let is_main = self.name == JOB.name;

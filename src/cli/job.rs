@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::access::{Access, Messages};
+use super::access::{Access, Verbosity};
 use super::config::Surroundings;
 use super::forms::JOB;
 use super::meaning::{connect_timeout, description, exit_status, kill_after, once_per, session_timeout};
@@ -62,7 +62,6 @@ pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Pla
     let word = values.word("lock");
     let lock = lock_argument("LOCK", &word, &access.servers);
     let lock = lock.map_err(|why| args.map_or(why.clone(), |args| refused_lock(why, args, &word)))?;
-    let messages = Messages::read(values)?;
     let command = if args.is_some() { Some(command_line(values, &lock)?) } else { None };
     let inherited = |name| values.variable(name).unwrap_or_default();
     let request = LockRequest {
@@ -77,7 +76,7 @@ pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Pla
     };
     Ok(Plan {
         access,
-        messages,
+        verbosity: Verbosity::read(values),
         request,
         settings,
         conflict_exit_code,
@@ -103,22 +102,14 @@ fn hold(values: &Values<'_>) -> Result<Hold, String> {
 
 fn command_line(values: &Values<'_>, lock: &LockPath) -> Result<CommandLine, String> {
     let (mut words, mut scripts) = (values.words("command"), values.words(COMMAND.id()));
-    let (program, script) = (words.next(), scripts.next());
-    if let (Some(script), Some(next)) = (&script, scripts.next()) {
-        return Err(format!(
-            "-c {} and -c {} exclude each other; write all that is to run in one argument",
-            quoted(script),
-            quoted(&next)
-        ));
-    }
-    match (program, script) {
-        (Some(program), None) => Ok(CommandLine { program, args: words.collect(), found: None }),
-        (None, Some(script)) => Ok(shell_line(values, script)),
-        (Some(program), Some(_)) => Err(format!(
-            "-c and the command {} exclude each other; write one of them, and all that belongs to -c in one argument",
-            quoted(&program)
-        )),
-        (None, None) => {
+    match (words.next(), scripts.next(), scripts.next()) {
+        (Some(program), None, _) => Ok(CommandLine { program, args: words.collect(), found: None }),
+        (None, Some(script), None) => Ok(shell_line(values, script)),
+        (Some(other), Some(_), _) | (None, Some(_), Some(other)) => {
+            let other = quoted(&other);
+            Err(format!("-c and {other} exclude each other; write all that is to run in one argument of -c"))
+        }
+        (None, None, _) => {
             Err(format!("no command; write zklock {lock} COMMAND [ARG]... or zklock {lock} -c 'SHELL COMMAND'"))
         }
     }

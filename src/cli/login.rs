@@ -5,12 +5,9 @@ use std::path::Path;
 
 use super::meaning::protection;
 use super::options::{ACL, AUTH, AUTH_FILE, TLS_CERT};
-use super::origin::{Given, Setting};
+use super::origin::Setting;
 use super::values::Values;
 use crate::zookeeper::login::{GSSAPI, Login, Protection, credential};
-
-/// The `--auth-file` that is no login, in place of that of a weaker file.
-const NONE: &str = "/dev/null";
 
 /// Reads the origins of logging in. A credential of the run is not to be shown together with those of a file.
 pub(super) fn read(values: &Values<'_>, origins: &mut Vec<Setting>) -> Result<Login, String> {
@@ -28,7 +25,8 @@ pub(super) fn read(values: &Values<'_>, origins: &mut Vec<Setting>) -> Result<Lo
             origins.push(secret.setting(None));
         }
         (_, Some(file)) => {
-            login.file = Some(file.file(origins)?).filter(|path| path != Path::new(NONE));
+            // /dev/null takes back the login of a weaker file.
+            login.file = Some(file.file(origins)?).filter(|path| path != Path::new("/dev/null"));
         }
         _ => {}
     }
@@ -38,14 +36,10 @@ pub(super) fn read(values: &Values<'_>, origins: &mut Vec<Setting>) -> Result<Lo
     Ok(login)
 }
 
-/// Reads `--acl`, and returns it if it applies. `origins`: where login and certificate come from.
+/// Reads `--acl`, and returns it if it is given. `origins`: where login and certificate come from.
 pub(super) fn protect(login: &mut Login, origins: &[Setting], values: &Values<'_>) -> Result<Option<Setting>, String> {
     let Some(acl) = values.given(&ACL) else { return Ok(None) };
     let wanted = acl.read(protection)?;
-    // It belongs to the login that was taken back.
-    if !login.is_given() && origins.iter().any(|setting| takes_back(setting, &acl)) {
-        return Ok(None);
-    }
     // Whether a certificate counts as a login is for the servers to say.
     let may_be_known = login.is_given() || origins.iter().any(|setting| setting.name == TLS_CERT.long);
     if wanted != Protection::Open && !may_be_known {
@@ -54,11 +48,4 @@ pub(super) fn protect(login: &mut Login, origins: &[Setting], values: &Values<'_
     }
     login.protection = wanted;
     Ok(Some(acl.setting(acl.text.to_string_lossy().into_owned())))
-}
-
-/// Whether this is a `--auth-file` that takes back the login of something weaker, as this `--acl` is.
-fn takes_back(setting: &Setting, acl: &Given) -> bool {
-    setting.name == AUTH_FILE.long
-        && setting.value.as_deref() == Some(NONE)
-        && setting.origin.strength() > acl.origin.strength()
 }

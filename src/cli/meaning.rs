@@ -2,21 +2,16 @@
 
 use std::time::Duration;
 
-use log::LevelFilter;
-
 use crate::rules::duration;
 use crate::rules::lease::Terms;
 use crate::rules::text::{decimal, is_legible};
 use crate::zookeeper::login::Protection;
 
 pub(super) fn once_per(text: &str) -> Result<Duration, String> {
-    // What ZooKeeper's clock counts in.
-    const SHORTEST: Duration = Duration::from_millis(1);
-    let period = duration::parse(text)?;
-    if period < SHORTEST {
-        return Err("no run would be skipped; write a longer time, or leave the option out".to_owned());
+    match duration::parse(text)? {
+        Duration::ZERO => Err("no run would be skipped; write a longer time, or leave the option out".to_owned()),
+        period => Ok(period),
     }
-    Ok(period)
 }
 
 pub(super) fn session_timeout(text: &str) -> Result<Duration, String> {
@@ -52,26 +47,6 @@ pub(super) fn connect_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The package whose modules log.
-const LOGGING: &str = "zklock";
-
-/// env_filter would take a misspelt level for the name of a module.
-pub(super) fn log_filter_of(text: &str) -> Result<String, String> {
-    let is_module = |path: &str| path.split("::").next() == Some(LOGGING);
-    let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok() || is_module(part);
-    // After a slash comes a text to look for in messages.
-    let levels = text.split('/').next().unwrap_or(text);
-    let are_known = levels.split(',').map(str::trim).filter(|part| !part.is_empty()).all(is_known);
-    match env_filter::Builder::new().try_parse(text) {
-        Ok(_) if are_known => Ok(text.to_owned()),
-        _ => {
-            Err("write levels, for all or for modules, such as debug or warn,zklock::zookeeper::session=debug"
-                .to_owned())
-        }
-    }
-}
-
-/// Reads who may do what with the nodes that are created.
 pub(super) fn protection(text: &str) -> Result<Protection, String> {
     match text {
         "open" => Ok(Protection::Open),

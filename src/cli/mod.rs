@@ -27,7 +27,7 @@ mod values; // option before variable before file before default
 
 use std::ffi::OsString;
 
-pub use access::{Access, Messages, Verbosity};
+pub use access::{Access, Verbosity};
 pub use config::{Surroundings, Unread, keys};
 pub use forms::command;
 pub use job::job;
@@ -49,9 +49,6 @@ pub enum Task {
 /// first argument decides whether it is a subcommand.
 pub fn task(args: impl IntoIterator<Item = OsString>, surroundings: &dyn Surroundings) -> Result<Task, Exit> {
     let mut args: Vec<_> = args.into_iter().collect();
-    if args.len() < 2 {
-        return Err(Exit::Summary(forms::summary()));
-    }
     if args.get(1).is_some_and(|first| first == "help") {
         args = asking_for_help(args)?;
     }

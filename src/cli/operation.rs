@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
-use super::access::{Access, Messages, Verbosity};
+use super::access::{Access, Verbosity};
 use super::config::Surroundings;
 use super::meaning::{connect_timeout, session_timeout};
 use super::options::{
@@ -22,7 +22,7 @@ use crate::zookeeper::net::address::ConnectString;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     pub access: Access,
-    pub messages: Messages,
+    pub verbosity: Verbosity,
     pub subject: Subject,
 }
 
@@ -36,17 +36,14 @@ pub enum Subject {
     Check(Check),
 }
 
-/// `zklock status`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// At least one; none twice.
     pub locks: Vec<LockPath>,
     pub json: bool,
-    /// Print again when something changes.
     pub watch: bool,
 }
 
-/// `zklock list`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
     /// Where to begin: `/`, or the path of a node.
@@ -63,19 +60,16 @@ pub struct Complete {
     pub begun: String,
 }
 
-/// `zklock break`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Break {
     pub lock: LockPath,
     /// The name of a node of the contender that is to go; `None`: a person is asked.
     pub node: Option<String>,
-    /// Delete its nodes.
     pub force: bool,
     /// How long to wait until it has gone.
     pub timeout: Duration,
 }
 
-/// `zklock check`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// The lock that is to be possible.
@@ -98,12 +92,12 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &dyn
     }
     let is_check = subcommand == Subcommand::Check;
     let mut access = Access::read(&values, if is_check { duration::parse } else { connect_timeout })?;
-    let messages = Messages::read(&values)?;
+    let verbosity = Verbosity::read(&values);
     let servers = &access.servers;
     let subject = match subcommand {
         Subcommand::Status => {
             let watch = values.is_written(&WATCH);
-            if watch && messages.verbosity == Verbosity::Quiet {
+            if watch && verbosity == Verbosity::Quiet {
                 return Err("--watch and --quiet exclude each other; write one of them".to_owned().into());
             }
             let mut locks = vec![];
@@ -140,7 +134,7 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &dyn
         }
         Subcommand::Hold | Subcommand::Fence => unreachable!("both have been read"),
     };
-    Ok(Task::Operation(Box::new(Operation { access, messages, subject })))
+    Ok(Task::Operation(Box::new(Operation { access, verbosity, subject })))
 }
 
 /// Cuts what is typed of a path at its last slash.

@@ -40,9 +40,7 @@ pub(super) enum KeyKind {
     Text(fn(&str) -> Result<(), String>),
     /// A duration that this accepts.
     Duration(fn(&str) -> Result<(), String>),
-    /// `true` or `false`.
     Switch,
-    /// A file.
     Path,
 }
 
@@ -94,7 +92,6 @@ impl Opt {
         ["Connection", "TLS", "Login"].contains(&self.heading)
     }
 
-    /// Its definition for clap.
     pub(super) fn arg(&self, texts: Texts) -> Arg {
         let arg = Arg::new(self.id()).long(self.long).short(self.short);
         let arg = match texts {

@@ -222,8 +222,6 @@ pub(super) const QUIET: Opt = Opt {
 pub(super) const VERBOSE: Opt = Opt {
     is_rare: true,
     short: Some('v'),
-    more: "The variable ZKLOCK_LOG selects more precisely, in the filter syntax of env_logger: ZKLOCK_LOG=debug, \
-     ZKLOCK_LOG=zklock=trace.",
     rival: Some("quiet"),
     is_repeated: true,
     ..Opt::new("verbose", "Messages", "Say what zklock does; -vv also why, -vvv also the traffic")
@@ -307,7 +305,7 @@ pub(super) const COMPLETE: Opt = Opt {
 
 pub(super) const NODE: Opt = Opt {
     more: "Without it, the holder that is there now is shown, and zklock asks. So it must be given where there is no \
-     terminal: the holder may have changed since it was looked at.",
+     terminal, as the holder may have changed since it was looked at, and where several hold.",
     value: Some("NAME"),
     ..Opt::new("node", "Break", "The contender's node, by its name or its path, as `zklock status --json` shows it")
 };
@@ -352,15 +350,12 @@ pub(super) const CHECK_CONNECT_TIMEOUT: Opt = Opt {
     ..CONNECT_TIMEOUT
 };
 
-/// How to reach the servers.
 pub(super) const CONNECTING: &[Opt] =
     &[ZOOKEEPER, CONNECT_TIMEOUT, CONFIG, TLS, TLS_CA, TLS_CERT, TLS_KEY, TLS_NO_VERIFY_HOSTNAME, AUTH, AUTH_FILE];
 
-/// How to take a lock.
 pub(super) const TAKING: &[Opt] =
     &[NONBLOCK, TIMEOUT, CONFLICT_EXIT_CODE, EXCLUSIVE, SHARED, PERMITS, AND, DIALECT, DESCRIBE];
 
-/// How to run a command.
 pub(super) const RUNNING: &[Opt] = &[ONCE_PER, PUBLISH_COMMAND, COMMAND, MAX_RUN, KILL_AFTER, SIGNAL, WAIT_DESCENDANTS];
 
 /// How to ask for a session, and who may use its nodes.

@@ -14,7 +14,6 @@ use crate::zookeeper::net::tls::UnfitFile;
 /// The system's configuration file, which is weaker than the others.
 pub const SYSTEMS: &str = "/etc/zklock.toml";
 
-/// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Default,
@@ -24,7 +23,6 @@ pub enum Origin {
         line: usize,
     },
     Variable(&'static str),
-    /// An option on the command line.
     Option(&'static str),
 }
 
@@ -47,7 +45,7 @@ impl Origin {
     /// What to name when the value of the setting `name` cannot be used.
     fn what(&self, name: &str) -> String {
         match self {
-            Self::File { path, line } => format!("{}: line {line}: {name}", path.display()),
+            Self::File { .. } => format!("{self}: {name}"),
             origin => origin.to_string(),
         }
     }
@@ -57,7 +55,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::File { path, line } => write!(f, "{}, line {line}", path.display()),
+            Self::File { path, line } => write!(f, "{}: line {line}", path.display()),
             Self::Variable(name) => f.write_str(name),
             Self::Option(name) => write!(f, "--{name}"),
         }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::access::{Access, Messages};
+use super::access::{Access, Verbosity};
 use crate::rules::loans::Demand;
 use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
@@ -17,7 +17,7 @@ use crate::zookeeper::net::address::HostPort;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub access: Access,
-    pub messages: Messages,
+    pub verbosity: Verbosity,
     pub request: LockRequest,
     pub settings: Settings,
     /// `--conflict-exit-code`: exit status of giving up because the lock is not free.
@@ -48,7 +48,6 @@ pub struct FencePlan {
     /// Where the highest token is kept. It has the name of a file at its end.
     pub file: PathBuf,
     pub token: u64,
-    /// Time from the stop signal to SIGKILL.
     pub kill_after: Duration,
 }
 
@@ -95,7 +94,6 @@ impl Plan {
 pub struct CommandLine {
     /// A path, or a name to look up in `PATH`.
     pub program: OsString,
-    /// The arguments after the program's name.
     pub args: Vec<OsString>,
     /// Where the program was found before the wait for the lock. By its turn it may have moved.
     pub found: Option<PathBuf>,

@@ -7,13 +7,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::subcommands::Subcommand;
 use crate::rules::text::Legible;
 
-/// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// `--help` or `--version`: this text goes to standard output, and the status is 0.
     Help(String),
-    /// There are no arguments at all: this text goes to standard error, and the status is that of a usage error.
-    Summary(String),
     /// Something is wrong: a line for standard error, and the status of a usage error. It names the option or the variable at
     /// fault, and says what to write instead.
     Usage(Legible),
@@ -25,7 +22,6 @@ impl From<String> for Exit {
     }
 }
 
-/// One line for what clap refuses of the main job.
 pub(super) fn refused_job(error: clap::Error, args: &[OsString]) -> Exit {
     // An option of the subcommand may be unknown here only because the subcommand is not where it belongs.
     let before_a_lock = args.iter().filter_map(|word| word.to_str()).take_while(|word| !word.starts_with('/'));
@@ -60,7 +56,8 @@ pub(super) fn refused_by_clap(error: clap::Error, subcommand: Option<Subcommand>
             Some(subcommand) => {
                 format!("no lock; write {}, such as zklock {} /jobs/backup", subcommand.usage(), subcommand.name())
             }
-            None => "no lock; write zklock LOCK COMMAND [ARG]..., such as zklock /jobs/backup ./backup.sh".to_owned(),
+            None => "no lock; write zklock LOCK COMMAND [ARG]..., such as zklock /jobs/backup ./backup.sh (zklock -h says more)"
+                .to_owned(),
         },
         ErrorKind::UnknownArgument => {
             let instead = match (context(ContextKind::SuggestedArg), subcommand) {

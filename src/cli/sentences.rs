@@ -198,7 +198,7 @@ impl Telling<'_> {
 
     fn starting(&self, grant: &Grant, waited: Option<Duration>) -> (Weight, String) {
         let after = waited.map(|waited| format!(" after {}", show_age(waited))).unwrap_or_default();
-        if waited.is_some() && self.plan.messages.verbosity == Verbosity::Normal {
+        if waited.is_some() && self.plan.verbosity == Verbosity::Normal {
             let locks: Vec<_> = grant.all().map(|granted| granted.lock.as_str()).collect();
             return (Weight::Progress, format!("holding {}{after}", locks.join(" and ")));
         }
@@ -261,20 +261,15 @@ fn impatient(terms: &Terms) -> String {
 }
 
 fn left_behind(number: usize, end_with_us: bool) -> String {
-    let which = match number {
-        1 => "a process that the command left behind".to_owned(),
-        _ => format!("{number} processes that the command left behind"),
+    let (which, go_on, end) = match number {
+        1 => ("a process".to_owned(), "goes on", "ends"),
+        _ => (format!("{number} processes"), "go on", "end"),
     };
-    let what = match (number == 1, end_with_us) {
-        (true, false) => "goes on without the lock",
-        (false, false) => "go on without the lock",
-        (true, true) => "ends with zklock, which is PID 1",
-        (false, true) => "end with zklock, which is PID 1",
-    };
-    format!("{which} {what}")
+    let what =
+        if end_with_us { format!("{end} with zklock, which is PID 1") } else { format!("{go_on} without the lock") };
+    format!("{which} that the command left behind {what}")
 }
 
-/// What the run takes no notice of.
 fn remark(remark: &Remark, plan: &Plan) -> (Weight, String) {
     let lock = &plan.request.lock;
     match remark {

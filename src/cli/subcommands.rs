@@ -9,7 +9,6 @@ use super::forms::{Form, LOCK, command_operand, operand};
 use super::option::Texts;
 use super::options::*;
 
-/// A subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subcommand {
     Hold,
@@ -24,7 +23,6 @@ impl Subcommand {
     /// All of them, in the order of the documents.
     pub const ALL: [Self; 6] = [Self::Hold, Self::Status, Self::List, Self::Break, Self::Check, Self::Fence];
 
-    /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|subcommand| subcommand.name() == name)
     }
@@ -39,7 +37,6 @@ impl Subcommand {
         self.form().usage
     }
 
-    /// Its definition, with its help.
     pub fn command(self) -> Command {
         self.form().command(Texts::All)
     }

@@ -2,13 +2,12 @@
 //! which servers are believed, and whose login they get to see.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use nix::libc;
-use nix::sys::stat::makedev;
 use nix::unistd::geteuid;
 
 use super::{Surroundings, Unread};
@@ -26,14 +25,13 @@ impl Surroundings for ThisProcess {
     }
 
     fn file(&self, path: &Path) -> Result<Vec<u8>, Unread> {
+        if path == Path::new("/dev/null") {
+            return Ok(vec![]);
+        }
         // Without waiting for a writer, if it is a pipe; without making a terminal ours.
         let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
         let file = opened.map_err(|error| {
-            if is_missing(path, &error) {
-                Unread::Missing(brief(&error))
-            } else {
-                Unread::Unusable(unopened(path, &error))
-            }
+            if is_missing(path, &error) { Unread::Missing(brief(&error)) } else { Unread::Unusable(brief(&error)) }
         })?;
         content(file, path).map_err(Unread::Unusable)
     }
@@ -49,20 +47,9 @@ fn is_missing(path: &Path, error: &io::Error) -> bool {
     }
 }
 
-/// Why a file that is there cannot be opened. No secret belongs in it, so all may read it.
-fn unopened(path: &Path, error: &io::Error) -> String {
-    match error.kind() {
-        ErrorKind::PermissionDenied => format!("{}; chmod 644 {}", brief(error), path.display()),
-        _ => brief(error),
-    }
-}
-
 fn content(file: File, path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: io::Error| brief(&error);
     let found = file.metadata().map_err(failed)?;
-    if is_dev_null(&found) {
-        return Ok(vec![]);
-    }
     if !found.is_file() {
         return Err("no regular file; write the path of one, or /dev/null for none".to_owned());
     }
@@ -83,9 +70,4 @@ fn content(file: File, path: &Path) -> Result<Vec<u8>, String> {
         return Err(format!("larger than {} KiB; write settings only", LARGEST / 1024));
     }
     Ok(content)
-}
-
-/// Not by its path: it may be a link.
-fn is_dev_null(found: &Metadata) -> bool {
-    found.file_type().is_char_device() && found.rdev() == makedev(1, 3)
 }

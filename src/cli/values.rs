@@ -37,7 +37,6 @@ impl<'a> Values<'a> {
         Ok(Self { matches: matches?, surroundings, config: Config::default() })
     }
 
-    /// Reads the configuration files.
     pub(super) fn with_config(self) -> Result<Self, String> {
         let named = self.given(&CONFIG);
         Ok(Self { config: Config::read(named, self.surroundings)?, ..self })
@@ -56,7 +55,6 @@ impl<'a> Values<'a> {
         written.or_else(variable).or_else(|| self.config.get(option.long).cloned()).or_else(default)
     }
 
-    /// What the value means, if there is one.
     pub(super) fn get<T>(
         &self,
         option: &Opt,
@@ -87,7 +85,6 @@ impl<'a> Values<'a> {
         is_known && self.matches.value_source(option.id()) == Some(ValueSource::CommandLine)
     }
 
-    /// How often a switch is there.
     pub(super) fn count(&self, option: &Opt) -> u8 {
         self.matches.get_count(option.id())
     }
@@ -97,7 +94,6 @@ impl<'a> Values<'a> {
         self.matches.get_many::<OsString>(id).into_iter().flatten().cloned()
     }
 
-    /// The value of an operand.
     pub(super) fn word(&self, id: &str) -> OsString {
         self.words(id).next().unwrap_or_default()
     }

@@ -28,7 +28,6 @@ use crate::system::writer;
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::{Failure, NodeStat, Session as _};
 
-/// What has become of a contender.
 enum Fate {
     Gone,
     /// It had gone before anything was done.
@@ -37,7 +36,6 @@ enum Fate {
     Holds,
     /// It was asked, or is being deleted, and is still there.
     Stays,
-    /// It cannot be asked.
     Deaf,
 }
 
@@ -78,7 +76,6 @@ fn not_free(why: String) -> EarlyEnd {
     EarlyEnd::Because(Outcome::NotFree, why)
 }
 
-/// The contenders of the lock.
 async fn look(order: &Break, operation: &Operation, visit: &Visit<'_>) -> Result<Roster, EarlyEnd> {
     let found = visit.ask(Retry::Limited, async |session| {
         session.sync("/").await?;
@@ -119,37 +116,31 @@ fn report(fate: &Fate, order: &Break, target: &Entry) -> Result<Outcome, EarlyEn
     })
 }
 
-/// Shows the holders, and has one of them chosen. `None`: the answer is no.
+/// The holder, if a person confirms that it is to go.
 async fn choose<'r>(order: &Break, roster: &'r Roster, reactor: &Reactor) -> Result<Option<&'r Entry>, EarlyEnd> {
     let lock = &order.lock;
     let holders: Vec<&Entry> = roster.contenders.iter().filter(|entry| entry.holds).collect();
-    let question = match (&holders[..], order.force) {
-        ([], _) => return Err(not_free(format!("{lock} is free"))),
-        ([_], false) => "Ask it to stop its command and to release the lock? [y/N] ".to_owned(),
-        ([_], true) => "Delete its node? The next one may start before this one has stopped. [y/N] ".to_owned(),
-        (several, false) => format!("Ask which one to stop its command and to leave? [1-{}, N] ", several.len()),
-        (several, true) => {
-            format!("Delete which one's node? The next one may start before it has stopped. [1-{}, N] ", several.len())
-        }
+    let has_terminal = stdin().is_terminal() && stderr().is_terminal();
+    let why = match &holders[..] {
+        [] => return Err(not_free(format!("{lock} is free"))),
+        [holder] if has_terminal => return Ok(confirms(order, holder, reactor).await.then_some(*holder)),
+        [_] => "there is no terminal, so zklock cannot ask".to_owned(),
+        several => format!("{lock} has {} holders", several.len()),
     };
-    if !(stdin().is_terminal() && stderr().is_terminal()) {
-        let why = format!(
-            "there is no terminal, so zklock cannot ask: name the contender with --node (field node of zklock status \
-             --json {lock})"
-        );
-        return Err(EarlyEnd::Because(Outcome::Usage, why));
-    }
+    let why = format!("{why}: name the contender with --node (field node of zklock status --json {lock})");
+    Err(EarlyEnd::Because(Outcome::Usage, why))
+}
+
+/// Whether a person at the terminal wants this holder to go.
+async fn confirms(order: &Break, holder: &Entry, reactor: &Reactor) -> bool {
+    let question = match order.force {
+        false => "Ask it to stop its command and to release the lock? [y/N] ",
+        true => "Delete its node? The next one may start before this one has stopped. [y/N] ",
+    };
     let mut asked = Legible::default();
-    asked.push_line(&format!("{lock} is held by")).append(&picture::numbered(&holders)).push(&question);
+    asked.push_line(&format!("{} is held by", order.lock)).append(&picture::holder(holder)).push(question);
     writer::say(&asked);
-    let answer = answer(reactor).await;
-    Ok(match (answer.trim(), &holders[..]) {
-        ("y" | "Y" | "yes", [holder]) => Some(*holder),
-        (number, [_, _, ..]) => {
-            number.parse::<usize>().ok().and_then(|number| holders.get(number.checked_sub(1)?)).copied()
-        }
-        _ => None,
-    })
+    matches!(answer(reactor).await.trim(), "y" | "Y" | "yes")
 }
 
 /// A line from the terminal; what there is of it at its end.
@@ -286,15 +277,6 @@ async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Res
             }
             Ok((_, _, watch)) => watch,
             Err(Failure::NoNode) => return Ok(Fate::Gone),
-            // Its end is told only to those who may read it (CVE-2024-23944). The list tells all who may read that.
-            Err(Failure::Denied) => {
-                let (lock, name) = node.rsplit_once('/').expect("a node of a lock");
-                let (names, watch) = session.names(lock, true).await?;
-                if !names.iter().any(|listed| *listed == name) {
-                    return Ok(Fate::Gone);
-                }
-                watch
-            }
             Err(failure) => return Err(failure.into()),
         };
         if let Some(watch) = watch {

@@ -37,7 +37,7 @@ pub(super) async fn run<'p>(
     output: &Output<'_>,
 ) -> Result<Outcome, EarlyEnd> {
     let access = &operation.access;
-    let is_quiet = operation.messages.verbosity == Verbosity::Quiet;
+    let is_quiet = operation.verbosity == Verbosity::Quiet;
     let said = RefCell::new(String::new());
     let waiting = |why: &str| {
         if !is_quiet && said.replace(why.to_owned()) != why {

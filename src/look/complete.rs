@@ -21,9 +21,6 @@ use crate::zookeeper::session::Failure;
 /// A user waits for the answer, and does not know for what.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// How long the end of the session may take after that. The server ends it later by itself.
-const END: Duration = Duration::from_millis(50);
-
 /// Prints one path in each line. Says nothing of what goes wrong: the user is in the middle of a line.
 pub(super) async fn run(
     typed: &Complete,
@@ -49,7 +46,6 @@ pub(super) async fn run(
             lines.push_line(&path);
         }
         output.print(&lines).await?;
-        or(visit.close(), visit.sleep(END)).await;
     }
     Ok(Outcome::Exited(0))
 }
@@ -66,7 +62,7 @@ async fn search(
     let has_own = operation.access.servers.chroot.is_empty();
     // A node with the name of a single one may be a lock as well.
     let is_contender = |name: &ChildName| *name != SINGLE && Contender::parse(name).is_some();
-    let is_lock = |name: &ChildName| is_plain(name) && !is_contender(name) && last_run::lock(name).is_none();
+    let is_lock = |name: &ChildName| is_plain(name) && !is_contender(name) && !last_run::is_record(name);
     let is_wanted = |name: &ChildName| name.starts_with(&typed.begun) && is_lock(name);
     let nodes = names.into_iter().filter(is_wanted).map(|name| child(&typed.directory, &name));
     let nodes: Vec<_> = nodes.filter(|path| !has_own || path != OWN).collect();

@@ -21,7 +21,7 @@ use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, Queue};
 use crate::rules::text::Legible;
 use crate::system::clock;
-use crate::system::terminal::{Screen, can_rewrite, has_reader, is_utf8, say};
+use crate::system::terminal::{Screen, can_rewrite, has_reader, say};
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::{Failure, Session as _};
 
@@ -47,7 +47,6 @@ struct ListJson<'a> {
 
 struct FoundLocks {
     locks: Vec<Lock>,
-    /// The nodes that may not be read.
     denied: Vec<String>,
     /// There are more nodes than these.
     stopped_after: Option<usize>,
@@ -59,7 +58,7 @@ pub(super) async fn run(
     visit: &Visit<'_>,
     output: &Output<'_>,
 ) -> Result<Outcome, EarlyEnd> {
-    let shows_progress = operation.messages.verbosity != Verbosity::Quiet && has_reader() && can_rewrite();
+    let shows_progress = operation.verbosity != Verbosity::Quiet && has_reader() && can_rewrite();
     let found = visit.ask(Retry::Limited, async |session| search(session, list, operation, shows_progress).await);
     let FoundLocks { mut locks, mut denied, stopped_after } = found.await?;
     visit.close().await;
@@ -68,7 +67,7 @@ pub(super) async fn run(
     output
         .print(&match (list.json, output.is_terminal) {
             (true, _) => Legible::json(&ListJson { v: 1, locks: &locks }),
-            (false, true) => picture::tree(&locks, is_utf8()),
+            (false, true) => picture::tree(&locks),
             (false, false) => picture::lines(&locks),
         })
         .await?;
@@ -92,9 +91,7 @@ struct Walk {
     /// Nodes that have the name of a contender, but are none, or have gone.
     foreign: HashSet<String>,
     denied: Vec<String>,
-    /// The path that is not looked at.
     own: Option<&'static str>,
-    /// How much memory may still be taken.
     room: usize,
 }
 

@@ -13,8 +13,6 @@ mod view; // one lock, and the watches on it
 mod visit; // a session for as long as something is asked
 mod window; // many requests at a time
 
-use std::io;
-
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 
@@ -38,7 +36,6 @@ enum EarlyEnd {
     /// With this outcome, for this reason. A lock that is not free is no reason that `--quiet` tells.
     Because(Outcome, String),
     Failed(Failure),
-    /// Standard output takes nothing.
     Output(Errno),
 }
 
@@ -93,7 +90,10 @@ pub fn run(operation: &Operation) -> Outcome {
     match ended {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(stop)) => explained(stop, operation),
-        Err(error) => internal(&error),
+        Err(error) => {
+            say(&format!("internal error: {error}"));
+            Outcome::Internal
+        }
     }
 }
 
@@ -110,7 +110,7 @@ fn explained(stop: EarlyEnd, operation: &Operation) -> Outcome {
         EarlyEnd::Output(Errno::EPIPE) => return Outcome::Interrupted(Signal::PIPE),
         EarlyEnd::Output(error) => (Outcome::Internal, format!("cannot write to standard output: {}", error.desc())),
     };
-    if outcome != Outcome::NotFree || operation.messages.verbosity != Verbosity::Quiet {
+    if outcome != Outcome::NotFree || operation.verbosity != Verbosity::Quiet {
         say(&why);
     }
     outcome
@@ -123,9 +123,4 @@ async fn expect_chroot(session: &TcpSession<'_>, operation: &Operation) -> Resul
         return Err(EarlyEnd::Because(Outcome::Unusable, sentences::no_chroot(servers)));
     }
     Ok(())
-}
-
-fn internal(error: &io::Error) -> Outcome {
-    say(&format!("internal error: {error}"));
-    Outcome::Internal
 }

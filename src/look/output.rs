@@ -10,7 +10,6 @@ use nix::unistd::write;
 use super::EarlyEnd;
 use crate::rules::text::Legible;
 use crate::system::reactor::Reactor;
-use crate::system::signals::Signals;
 
 /// What poll(2) promises room for in a pipe (pipe(7)); terminals take less than that at once, but do not sleep over it.
 const PIECE: usize = 1024;
@@ -26,7 +25,6 @@ impl<'r> Output<'r> {
         Self { reactor, is_terminal: stdout().is_terminal() }
     }
 
-    /// Prints all of it.
     pub(super) async fn print(&self, text: &Legible) -> Result<(), EarlyEnd> {
         let mut rest = text.as_str().as_bytes();
         while !rest.is_empty() {
@@ -38,12 +36,6 @@ impl<'r> Output<'r> {
             }
         }
         Ok(())
-    }
-
-    /// Completes at each change of the terminal's size.
-    pub(super) async fn resized(&self, resizes: &Signals) {
-        self.reactor.ready(resizes, PollFlags::POLLIN).await;
-        resizes.clear();
     }
 
     /// Waits until nothing reads it any more.

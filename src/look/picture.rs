@@ -16,7 +16,6 @@ use crate::rules::text::{Legible, fitting, printable, table};
 /// How many children that are no contenders are named.
 const NAMED: usize = 3;
 
-/// A lock that is in use.
 #[derive(Debug, Serialize)]
 pub(super) struct Lock {
     pub(super) path: String,
@@ -25,7 +24,6 @@ pub(super) struct Lock {
     pub(super) first: Option<Entry>,
 }
 
-/// What is known of a lock.
 pub(super) struct ShownLock<'a> {
     pub(super) path: &'a LockPath,
     pub(super) roster: Roster,
@@ -104,11 +102,9 @@ fn short(time: &str) -> String {
     format!("{}Z", time.split('.').next().unwrap_or(time))
 }
 
-/// Some contenders, with a number before each if there are several.
-pub(super) fn numbered(entries: &[&Entry]) -> Legible {
-    let number = |number: usize| if entries.len() > 1 { number.to_string() } else { String::new() };
-    let row = |(place, entry): (usize, &&Entry)| [number(place + 1), who(entry), since(entry)];
-    table("  ", &entries.iter().enumerate().map(row).collect::<Vec<_>>())
+/// A holder, in a line of its own.
+pub(super) fn holder(entry: &Entry) -> Legible {
+    table("  ", &[[who(entry), since(entry)]])
 }
 
 /// Who it is, as the waiting line of a run says it; and its library, unless that is this program.
@@ -130,15 +126,10 @@ pub(super) fn redrawn(text: &Legible) -> Legible {
     let (width, height) = size.map_or((80, 24), |(width, height)| (usize::from(width.0), usize::from(height.0)));
     // The cursor stands in the line below.
     let room = height.saturating_sub(1).max(1);
-    let total = text.as_str().lines().count();
-    let shown = if total > room { room - 1 } else { total };
     let mut screen = Legible::default();
     screen.control(HOME);
-    for line in text.as_str().lines().take(shown) {
+    for line in text.as_str().lines().take(room) {
         screen.push(fitting(line, width.saturating_sub(1))).control(REST_OF_LINE);
-    }
-    if shown < total {
-        screen.push(&format!("... {} lines more", total - shown)).control(REST_OF_LINE);
     }
     screen.control(REST_OF_SCREEN);
     screen
@@ -171,7 +162,7 @@ struct Branch<'a> {
 }
 
 /// The locks as a tree. They come in the order of their paths' components.
-pub(super) fn tree(locks: &[Lock], has_boxes: bool) -> Legible {
+pub(super) fn tree(locks: &[Lock]) -> Legible {
     /// A deeper tree is wider than any terminal.
     const DEEPEST: usize = 50;
     if locks.iter().any(|lock| lock.path.matches('/').count() > DEEPEST) {
@@ -192,21 +183,17 @@ pub(super) fn tree(locks: &[Lock], has_boxes: bool) -> Legible {
         branch.lock = Some(lock);
     }
     let mut rows = vec![];
-    draw(&root, "", "", if has_boxes { BOXES } else { ASCII }, &mut rows);
+    draw(&root, "", "", &mut rows);
     table("", &rows)
 }
 
-/// What leads to a branch and past it, and to the last one.
-type Lines = [(&'static str, &'static str); 2];
-const BOXES: Lines = [("├─ ", "│  "), ("└─ ", "   ")];
-const ASCII: Lines = [("|- ", "|  "), ("`- ", "   ")];
-
-fn draw(branch: &Branch<'_>, lead: &str, below: &str, lines: Lines, rows: &mut Vec<[String; 2]>) {
+fn draw(branch: &Branch<'_>, lead: &str, below: &str, rows: &mut Vec<[String; 2]>) {
     let what = branch.lock.map(|lock| format!("{}: {}", count(lock.holders, lock.waiters), first(lock)));
     rows.push([format!("{lead}{}", branch.name), what.unwrap_or_default()]);
     for (number, next) in branch.branches.iter().enumerate() {
-        let (corner, bar) = lines[usize::from(number + 1 == branch.branches.len())];
-        draw(next, &format!("{below}{corner}"), &format!("{below}{bar}"), lines, rows);
+        let is_last = number + 1 == branch.branches.len();
+        let (corner, bar) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        draw(next, &format!("{below}{corner}"), &format!("{below}{bar}"), rows);
     }
 }
 
@@ -237,15 +224,13 @@ mod tests {
             "│     └─ c  1 holds, 2 wait:",
             "└─ d        1 holds, 2 wait:",
         ];
-        assert_eq!(tree(&locks, true).as_str().lines().collect::<Vec<_>>(), expected);
-        let ascii = expected.map(|line| line.replace(['├', '│'], "|").replace('└', "`").replace('─', "-"));
-        assert_eq!(tree(&locks, false).as_str().lines().collect::<Vec<_>>(), ascii);
-        assert_eq!(tree(&[], true), Legible::default());
+        assert_eq!(tree(&locks).as_str().lines().collect::<Vec<_>>(), expected);
+        assert_eq!(tree(&[]), Legible::default());
     }
 
     #[test]
     fn a_path_that_is_too_deep_is_no_tree() {
         let deep = "/x".repeat(200_000);
-        assert_eq!(tree(&[lock(&deep)], true).as_str(), format!("{deep}\t1\t2\t\n"));
+        assert_eq!(tree(&[lock(&deep)]).as_str(), format!("{deep}\t1\t2\t\n"));
     }
 }

@@ -1,11 +1,11 @@
 //! `zklock status`
 
 use std::cell::{Cell, RefCell};
-use std::future::pending;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::EarlyEnd;
 use super::output::Output;
@@ -15,14 +15,12 @@ use super::view::{LockState, LockView, until_changed};
 use super::visit::{Retry, Visit};
 use crate::cli::sentences;
 use crate::cli::{Operation, Status, Verbosity};
-use crate::rules::last_run::LastRun;
+use crate::rules::last_run::{LastRun, signed_millis};
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
-use crate::rules::signal::Signal;
 use crate::rules::text::Legible;
 use crate::system::futures::or;
-use crate::system::signals::Signals;
 use crate::system::terminal::{can_rewrite, say};
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::Session as _;
@@ -40,29 +38,8 @@ struct StatusJson<'a> {
 #[derive(Serialize)]
 struct JsonLock<'a> {
     path: &'a str,
-    last: Option<JsonLast<'a>>,
+    last: Option<Value>,
     contenders: &'a [Entry],
-}
-
-impl<'a> JsonLock<'a> {
-    fn new(shown: &'a ShownLock<'_>) -> Self {
-        let last = shown.last.as_ref().and_then(JsonLast::new);
-        Self { path: shown.path.as_str(), last, contenders: &shown.roster.contenders }
-    }
-}
-
-#[derive(Serialize)]
-struct JsonLast<'a> {
-    started: String,
-    took_ms: u64,
-    host: Option<&'a str>,
-}
-
-impl<'a> JsonLast<'a> {
-    fn new(last: &'a LastRun) -> Option<Self> {
-        let took_ms = u64::try_from(last.took.as_millis()).unwrap_or(u64::MAX);
-        Some(Self { started: last.began()?, took_ms, host: last.host.as_deref() })
-    }
 }
 
 /// The locks that may be read, and the paths of the others.
@@ -86,7 +63,7 @@ pub(super) async fn run(
     });
     let picture = looked.await?;
     visit.close().await;
-    let quiet = operation.messages.verbosity == Verbosity::Quiet;
+    let quiet = operation.verbosity == Verbosity::Quiet;
     if !quiet {
         output.print(&picture.show(status.json)).await?;
     }
@@ -137,7 +114,14 @@ impl Picture<'_> {
         if !json {
             return picture::of_locks(&self.locks);
         }
-        Legible::json(&StatusJson { v: 1, locks: self.locks.iter().map(JsonLock::new).collect() })
+        let last =
+            |last: &LastRun| json!({ "started": last.began(), "took_ms": signed_millis(last.took), "host": last.host });
+        let locks = self.locks.iter().map(|shown| JsonLock {
+            path: shown.path.as_str(),
+            last: shown.last.as_ref().map(last),
+            contenders: &shown.roster.contenders,
+        });
+        Legible::json(&StatusJson { v: 1, locks: locks.collect() })
     }
 
     /// Names the locks that may not be read. Returns whether there are any.
@@ -156,8 +140,6 @@ async fn watch(
     output: &Output<'_>,
 ) -> Result<Outcome, EarlyEnd> {
     let redraws = output.is_terminal && can_rewrite() && !status.json;
-    // Without it, the next change is shown in the new size.
-    let resizes = if redraws { Signals::of([Signal::WINCH]).ok() } else { None };
     let last = RefCell::new(None);
     let is_told = Cell::new(false);
     let tell = |why: &str| {
@@ -181,14 +163,7 @@ async fn watch(
                 output.print(&if redraws { picture::redrawn(&text) } else { anew(&text, status.json, &last) }).await?;
                 last.replace(Some(text));
             }
-            let resized = async {
-                match &resizes {
-                    Some(resizes) => output.resized(resizes).await,
-                    None => pending().await,
-                }
-                last.replace(None);
-            };
-            or(until_changed(&mut views), resized).await;
+            until_changed(&mut views).await;
             visit.sleep(PAUSE).await;
         }
     });

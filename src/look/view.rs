@@ -27,7 +27,6 @@ pub(super) struct LockView<'a> {
 }
 
 pub(super) enum LockState {
-    /// The lock has a node.
     There(Roster),
     Free,
     Denied,

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::instant::Instant;
 use super::rfc3339::rfc3339;
@@ -26,12 +26,9 @@ pub fn path(lock: &str) -> String {
     format!("{lock}{SUFFIX}")
 }
 
-/// The lock whose record is at this path or above, if any may be.
-pub fn lock(path: &str) -> Option<&str> {
-    let ends = path.match_indices(SUFFIX).map(|(at, _)| at);
-    ends.filter(|at| matches!(path.as_bytes().get(at + SUFFIX.len()), None | Some(b'/')))
-        .map(|at| &path[..at])
-        .find(|lock| !lock.is_empty() && !lock.ends_with('/'))
+/// Whether the node of this name is such a record.
+pub fn is_record(name: &str) -> bool {
+    name.ends_with(SUFFIX)
 }
 
 /// When a run asked for its first lock.
@@ -52,24 +49,15 @@ pub struct Success {
     pub ended: Instant,
 }
 
-#[derive(Serialize)]
-struct RecordData<'a> {
-    v: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'a str>,
-    token: i64,
-    began_ms_ago: u64,
-    took_ms: u64,
-}
-
 impl Success {
     /// The data of the record, if it is written at `now`. `token`: that of the lock.
     pub fn to_bytes(self, now: Instant, token: i64, host: Option<&str>, user: Option<&str>) -> Vec<u8> {
-        let since = |instant: Instant| millis(instant.saturating_since(self.began));
-        let data = RecordData { v: VERSION, host, user, token, began_ms_ago: since(now), took_ms: since(self.ended) };
-        serde_json::to_vec(&data).expect("a struct of texts and numbers has a JSON form")
+        let since = |instant: Instant| signed_millis(instant.saturating_since(self.began));
+        let (began_ms_ago, took_ms) = (since(now), since(self.ended));
+        let data = json!({
+            "v": VERSION, "host": host, "user": user, "token": token, "began_ms_ago": began_ms_ago, "took_ms": took_ms,
+        });
+        data.to_string().into_bytes()
     }
 }
 
@@ -121,10 +109,6 @@ impl LastRun {
     }
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// As ZooKeeper counts time.
 pub fn signed_millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
@@ -156,7 +140,7 @@ mod tests {
         let data = success.to_bytes(at(104), 77, Some("db1"), Some("ops"));
         assert_eq!(
             String::from_utf8(data.clone()).unwrap(),
-            r#"{"v":1,"host":"db1","user":"ops","token":77,"began_ms_ago":4000,"took_ms":3000}"#
+            r#"{"began_ms_ago":4000,"host":"db1","token":77,"took_ms":3000,"user":"ops","v":1}"#
         );
         let read = LastRun::from_bytes(&data, NOON).unwrap();
         let took = Duration::from_secs(3);

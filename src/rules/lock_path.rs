@@ -3,8 +3,6 @@
 use std::fmt;
 use std::path::Path;
 
-use super::last_run;
-
 /// The longest path, chroot included, in bytes. The server's limit is that of a packet (1 MB); a
 /// path must also fit the environment of the command and every message that names it.
 const LONGEST_PATH: usize = 4096;
@@ -24,9 +22,6 @@ impl LockPath {
         check(text)?;
         if chroot.is_empty() && is_servers_own(text) {
             return Err("belongs to ZooKeeper itself; put the lock elsewhere, such as /locks/NAME".to_owned());
-        }
-        if let Some(lock) = last_run::lock(text) {
-            return Err(format!("is where --once-per keeps its record of {lock}; write another path"));
         }
         let length = chroot.len() + text.len();
         if length > LONGEST_PATH {
@@ -156,8 +151,6 @@ mod tests {
             ("/a/./b", "has the component .; write the path without it, as in /jobs/backup"),
             ("/..", "has the component ..; write the path without it, as in /jobs/backup"),
             ("/a/..", "has the component ..; write the path without it, as in /jobs/backup"),
-            ("/a.zklock.last", "is where --once-per keeps its record of /a; write another path"),
-            ("/a.zklock.last/b", "is where --once-per keeps its record of /a; write another path"),
             ("/zookeeper", servers),
             ("/zookeeper/quota", servers),
             ("/a\nb", "contains U+000A, which ZooKeeper does not allow in a path; leave it out"),

@@ -134,11 +134,6 @@ fn escaped(text: &str) -> String {
     shown
 }
 
-/// A number in decimal digits alone: `str::parse` would also take a sign.
-pub fn decimal<T: FromStr>(text: &str) -> Option<T> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
-}
-
 /// Whether a reader sees it, and sees it where it stands.
 pub fn is_legible(character: char) -> bool {
     // One at least: the first begins with U+0000.

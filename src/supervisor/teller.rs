@@ -43,7 +43,7 @@ impl<'p> Teller<'p> {
     pub(super) fn new(plan: &'p Plan) -> Self {
         let in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0");
         let is_terminal = terminal::has_reader();
-        let audience = match plan.messages.verbosity {
+        let audience = match plan.verbosity {
             Verbosity::Quiet => Audience::Mail,
             // Log lines would break up the line that is rewritten.
             Verbosity::Verbose(_) => Audience::JobLog,
@@ -68,7 +68,7 @@ impl<'p> Teller<'p> {
         let (weight, text) = sentences::sentence(notice, self.plan, self.tells_caller, clock::now());
         match (weight, self.audience) {
             (Weight::Error, _) => self.screen.line(&text),
-            (Weight::Notable, _) if self.plan.messages.verbosity != Verbosity::Quiet => self.screen.line(&text),
+            (Weight::Notable, _) if self.plan.verbosity != Verbosity::Quiet => self.screen.line(&text),
             (Weight::News | Weight::Hint, Audience::Reader) => self.screen.line(&text),
             (Weight::Status, Audience::Reader) if terminal::is_in_foreground() => self.screen.status(&text),
             (Weight::Progress, Audience::Mail) if is_in_journal() => self.screen.line(&text),

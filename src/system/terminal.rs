@@ -1,13 +1,12 @@
 //! The terminal, if there is one: who uses it, its attributes, and the line on it that is rewritten while waiting.
 
 use std::env;
-use std::io::{IsTerminal, stderr, stdin, stdout};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{IsTerminal, stderr};
+use std::os::fd::OwnedFd;
 
-use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
-use nix::sys::termios::{SetArg, Termios, tcgetattr, tcgetsid, tcsetattr};
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 
 use super::writer;
@@ -18,17 +17,9 @@ pub fn is_controlled() -> bool {
     open_controlling().is_some()
 }
 
-/// The controlling terminal: /dev/tty can be opened if there is one (tty(4)). In a jail that may be missing: then it is found if
-/// we were started on it.
+/// The controlling terminal: /dev/tty can be opened if there is one (tty(4)).
 fn open_controlling() -> Option<OwnedFd> {
-    match open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty()) {
-        Ok(terminal) => Some(terminal),
-        Err(Errno::ENXIO) => None,
-        Err(_) => [stdin().as_fd(), stdout().as_fd(), stderr().as_fd()]
-            .into_iter()
-            .find(|fd| tcgetsid(fd).is_ok())
-            .and_then(|fd| fd.try_clone_to_owned().ok()),
-    }
+    open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty()).ok()
 }
 
 /// The terminal's attributes (termios(3)) as a command found them.
@@ -75,13 +66,6 @@ pub fn can_rewrite() -> bool {
     env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// Whether the locale has more characters than ASCII: the first of these variables that is set says so (locale(7)).
-pub fn is_utf8() -> bool {
-    let locale =
-        ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| env::var(name).ok().filter(|it| !it.is_empty()));
-    locale.is_some_and(|locale| ["utf-8", "utf8"].iter().any(|utf8| locale.to_lowercase().contains(utf8)))
-}
-
 /// Writes a line to standard error, in one piece: the lines of two runs do not mix. Nothing is lost if it is closed.
 pub fn say(text: &str) {
     Screen::default().line(text);
@@ -100,7 +84,6 @@ pub struct Screen {
 const ERASE: &str = "\r\x1b[K";
 
 impl Screen {
-    /// For standard error that is a terminal, or is not.
     pub fn new(is_terminal: bool) -> Self {
         Self { is_terminal, status: None, shared: false }
     }
@@ -112,7 +95,7 @@ impl Screen {
         match &self.status {
             _ if self.shared && self.is_terminal => said.control("\r\n").append(&line).control("\r\n"),
             None => said.append(&line).control("\n"),
-            Some(status) => said.control(ERASE).append(&line).control("\n").push(shown(status)),
+            Some(status) => said.control(ERASE).append(&line).control("\n").push(fitted(status)),
         };
         writer::say(&said);
     }
@@ -120,7 +103,7 @@ impl Screen {
     /// Rewrites the line that does not stay. Only on a terminal.
     pub fn status(&mut self, text: &str) {
         let status = ours(text);
-        writer::say(Legible::default().control(ERASE).push(shown(&status)));
+        writer::say(Legible::default().control(ERASE).push(fitted(&status)));
         self.status = Some(status);
     }
 
@@ -130,7 +113,6 @@ impl Screen {
         self.shared = true;
     }
 
-    /// The command writes to the terminal no more.
     pub fn keep(&mut self) {
         self.shared = false;
     }
@@ -157,7 +139,7 @@ pub fn ours(text: &str) -> Legible {
 }
 
 /// A status as the terminal has room for it: a line that wraps cannot be rewritten.
-fn shown(status: &Legible) -> &str {
+fn fitted(status: &Legible) -> &str {
     let width = terminal_size::terminal_size_of(stderr()).map_or(80, |(width, _)| usize::from(width.0));
     fitting(status.as_str(), width.saturating_sub(1))
 }

@@ -141,7 +141,7 @@ fn zklock(entry: &mut Entry, locks: &[String], connect_string: &str, mut job: Jo
     for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ZKLOCK_")) {
         command.env_remove(name);
     }
-    command.env("ZKLOCK_ZOOKEEPER", connect_string).env("ZKLOCK_LOG", "zklock=debug");
+    command.env("ZKLOCK_ZOOKEEPER", connect_string);
     command.env("ZKLOCK_CONFIG", "/dev/null");
     // In the environment, so that nested runs use it as well.
     command.env("ZKLOCK_SESSION_TIMEOUT", format!("{}ms", timeout.as_millis()));
@@ -172,13 +172,13 @@ fn zklock(entry: &mut Entry, locks: &[String], connect_string: &str, mut job: Jo
     // The others say all they can, so that a finding can be explained.
     entry.stderr_blocks = rng.u8(..4) == 0;
     match rng.u8(..3) {
-        0 if entry.stderr_blocks => {
-            command.env_remove("ZKLOCK_LOG");
-        }
+        0 if entry.stderr_blocks => {}
         1 if entry.stderr_blocks => {
-            command.env_remove("ZKLOCK_LOG").arg("-v");
+            command.arg("-v");
         }
-        _ => {}
+        _ => {
+            command.arg("-vv");
+        }
     }
     command.arg("--").args(job.command());
 }

@@ -216,11 +216,11 @@ fn a_login_of_the_run_beats_that_of_a_file() {
     let login = files().plan(&["--auth", "digest:bob:b"]).access.login;
     assert_eq!((login.file, &login.credentials), (None, &bob));
     assert_eq!(files().plan(&["--auth-file", "f"]).access.login.file, Some("f".into()));
-    // No login at all, whatever the files say; and the ACL is that of the login.
-    let login = files().plan(&["--auth-file", "/dev/null"]).access.login;
+    // No login at all, whatever the files say.
+    let login = files().plan(&["--auth-file", "/dev/null", "--acl=open"]).access.login;
     assert_eq!((login.is_given(), login.protection), (false, Protection::Open));
     let user = Fake::files("auth-file = '/dev/null'", "auth-file = '/s/login'\nacl = 'creator'");
-    assert_eq!(user.plan(&[]).access.login, Login::default());
+    assert_eq!(user.plan(&["--acl=open"]).access.login, Login::default());
     assert!(user.refusal(&["--acl=creator"]).starts_with("--acl 'creator': for those who log in"));
     let nobody = Fake::files("", "# for all\nacl = 'creator'");
     assert_eq!(
@@ -250,24 +250,20 @@ fn what_is_wrong_is_named_with_its_line() {
         ("\n# servers\nservers = 'zk1'\n", format!("line 3: unknown key 'servers'; write one of {keys}")),
         ("tls_ca = 'a'", "line 1: unknown key 'tls_ca'; did you mean tls-ca?".to_owned()),
         ("zookeper = 'a'", "line 1: unknown key 'zookeper'; did you mean zookeeper?".to_owned()),
-        ("tls = true\ntls = false", "line 2: not TOML: duplicate key 'tls'; write it once".to_owned()),
+        ("tls = true\ntls = false", {
+            "line 2: not TOML: duplicate key; write each key once, in lines such as zookeeper = \"zk1,zk2\"".to_owned()
+        }),
         ("'a\\u001bb' = 1", format!("line 1: unknown key 'a\\u001bb'; write one of {keys}")),
         ("\"a\\u001bb\" = 1", format!("line 1: unknown key 'a<U+001B>b'; write one of {keys}")),
-        ("zookeeper.host = 'a'", "line 1: zookeeper: write a text, in quotes, not a table".to_owned()),
-        ("[tls]\nca = 'a'", "line 1: tls: write true or false, not a table".to_owned()),
-        ("tls = 'yes'", "line 1: tls: write true or false, not a text".to_owned()),
-        ("tls = 1", "line 1: tls: write true or false, not a number".to_owned()),
-        ("zookeeper = ['a', 'b']", "line 1: zookeeper: write a text, in quotes, not a list".to_owned()),
-        ("tls-ca = true", "line 1: tls-ca: write a text, in quotes, not true or false".to_owned()),
-        (
-            "session-timeout = true",
-            "line 1: session-timeout: write a duration such as \"30s\", not true or false".into(),
-        ),
-        ("session-timeout = 0x10", "line 1: session-timeout: write a duration such as \"30s\", not a number".into()),
-        (
-            "session-timeout = 1979-05-27",
-            "line 1: session-timeout: write a duration such as \"30s\", not a date".into(),
-        ),
+        ("zookeeper.host = 'a'", "line 1: zookeeper: write a text, in quotes".to_owned()),
+        ("[tls]\nca = 'a'", "line 1: tls: write true or false".to_owned()),
+        ("tls = 'yes'", "line 1: tls: write true or false".to_owned()),
+        ("tls = 1", "line 1: tls: write true or false".to_owned()),
+        ("zookeeper = ['a', 'b']", "line 1: zookeeper: write a text, in quotes".to_owned()),
+        ("tls-ca = true", "line 1: tls-ca: write a text, in quotes".to_owned()),
+        ("session-timeout = true", "line 1: session-timeout: write a duration such as \"30s\"".into()),
+        ("session-timeout = 0x10", "line 1: session-timeout: write a duration such as \"30s\"".into()),
+        ("session-timeout = 1979-05-27", "line 1: session-timeout: write a duration such as \"30s\"".into()),
         ("session-timeout = 0", "line 1: session-timeout '0': too short for a lease; write at least 100ms".into()),
         ("\nconnect-timeout = 0.0", {
             "line 2: connect-timeout '0.0': no server can answer in no time; write a longer one, such as 15s".to_owned()
@@ -288,7 +284,7 @@ fn what_is_wrong_is_named_with_its_line() {
                 .to_owned()
         }),
         // The first one in the file, whatever the order of the alphabet.
-        ("zookeeper = 1\nacl = 1", "line 1: zookeeper: write a text, in quotes, not a number".to_owned()),
+        ("zookeeper = 1\nacl = 1", "line 1: zookeeper: write a text, in quotes".to_owned()),
     ] {
         assert_eq!(Fake::files(text, "").refusal(&[]), format!("{USER}: {why}"), "{text}");
         // Even if an option would win over it.
@@ -322,14 +318,14 @@ fn every_setting_says_where_it_comes_from() {
     let fake = Fake::files("tls-ca = 'ca'\n\nauth-file = 'login'", "zookeeper = 'zk'\nacl = 'read'");
     let fake = fake.variable("ZKLOCK_SESSION_TIMEOUT", "1m");
     let expected = [
-        ("acl", "/etc/zklock.toml, line 2"),
-        ("auth-file", "/home/ops/.config/zklock.toml, line 3"),
+        ("acl", "/etc/zklock.toml: line 2"),
+        ("auth-file", "/home/ops/.config/zklock.toml: line 3"),
         ("config", "default"),
         ("connect-timeout", "--connect-timeout"),
         ("session-timeout", "ZKLOCK_SESSION_TIMEOUT"),
-        ("tls", "/home/ops/.config/zklock.toml, line 1"),
-        ("tls-ca", "/home/ops/.config/zklock.toml, line 1"),
-        ("zookeeper", "/etc/zklock.toml, line 1"),
+        ("tls", "/home/ops/.config/zklock.toml: line 1"),
+        ("tls-ca", "/home/ops/.config/zklock.toml: line 1"),
+        ("zookeeper", "/etc/zklock.toml: line 1"),
     ];
     let expected = expected.map(|(name, origin)| (name, origin.to_owned()));
     assert_eq!(fake.origins(&["--connect-timeout", "2"]), expected.into());
@@ -343,7 +339,7 @@ fn every_setting_says_where_it_comes_from() {
 
     let secret = Fake::default().variable("ZKLOCK_AUTH", "digest:bob:hidden").check(&[]);
     assert!(secret.access.origins.iter().any(|setting| setting.name == "auth" && setting.value.is_none()));
-    assert_eq!(Fake::files("tls-ca = 'c'\ntls = false", "").origins(&[])["tls"], format!("{USER}, line 2"));
+    assert_eq!(Fake::files("tls-ca = 'c'\ntls = false", "").origins(&[])["tls"], format!("{USER}: line 2"));
     assert_eq!(Fake::files("tls = false", "").origins(&["--tls-ca=c"])["tls"], "--tls-ca");
     assert!(matches!(secret.subject, Subject::Check(_)));
 }
@@ -351,9 +347,8 @@ fn every_setting_says_where_it_comes_from() {
 #[test]
 fn check_shows_the_acl_that_a_run_would_use() {
     let both = Fake::files("", "auth-file = 'login'\nacl = 'creator'");
-    assert_eq!(both.origins(&[])["acl"], format!("{SYSTEMS}, line 2"));
+    assert_eq!(both.origins(&[])["acl"], format!("{SYSTEMS}: line 2"));
     assert_eq!(both.check(&[]).access.login, both.plan(&[]).access.login);
-    assert_eq!(both.origins(&["--auth-file", "/dev/null"]).get("acl"), None);
     for text in ["acl = 'creator'", "acl = 'read'\nauth-file = '/dev/null'"] {
         let nobody = Fake::files("", text);
         let Err(Exit::Usage(refused)) = task(["zklock", "check"].map(OsString::from), &nobody) else {

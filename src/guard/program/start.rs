@@ -48,7 +48,7 @@ impl Program<'_> {
     /// The words and the environment of what is to be executed, with `variables` set in the latter.
     pub fn image(&self, variables: &[Variable]) -> io::Result<(Vec<CString>, Vec<CString>)> {
         let words = iter::once(&self.line.program).chain(&self.line.args).map(|word| CString::new(word.as_bytes()));
-        Ok((words.collect::<Result<_, _>>()?, environment::with(environment::inherited(), variables)))
+        Ok((words.collect::<Result<_, _>>()?, environment::inherited_with(variables)))
     }
 }
 

@@ -205,14 +205,9 @@ impl<'p> Survey<'_, 'p> {
     }
 }
 
-/// `3.8.0` of `3.8.0-5a02a05eddb59aee6ac762f7ea82e92a68eb9c0f, built on 2022-02-25 08:49 UTC`; `3.9.0-beta` is one as well.
+/// `3.8.0` of `3.8.0-5a02a05eddb59aee6ac762f7ea82e92a68eb9c0f, built on 2022-02-25 08:49 UTC`.
 fn release(version: &str) -> &str {
-    let version = version.split([',', ' ']).next().unwrap_or(version);
-    match version.split_once('-') {
-        Some((release, "alpha" | "beta" | "SNAPSHOT")) if !release.is_empty() => version,
-        Some((release, _)) => release,
-        None => version,
-    }
+    version.split(['-', ',']).next().unwrap_or(version)
 }
 
 #[cfg(test)]
@@ -224,7 +219,7 @@ mod tests {
         for (version, short) in [
             ("3.8.0-5a02a05eddb59aee6ac762f7ea82e92a68eb9c0f, built on 2022-02-25 08:49 UTC", "3.8.0"),
             ("3.4.13-5--1, built on Mon, 18 Mar 2019 21:43:07 +0100", "3.4.13"),
-            ("3.9.0-beta, built on x", "3.9.0-beta"),
+            ("3.9.0-beta, built on x", "3.9.0"),
             ("3.7.1", "3.7.1"),
             ("", ""),
         ] {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use crate::harness::compare::assert_same;
 use crate::harness::running::finish;
-use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::scratch::Scratch;
 
 #[test]
 fn command_is_told_what_it_holds() {
@@ -29,25 +29,6 @@ fn command_is_told_what_it_holds() {
     }
     assert!(holder.stdout().contains(&format!("ZKLOCK_HELD={outer}\n{node}\n")), "{holder}");
     finish(&mut holder);
-}
-
-/// Has zklock executed with more in its environment than a shell can put there.
-const ODD: &str = r#"
-import ctypes, sys
-odd = [b"x", b"ZKLOCK_PATH=old", b"=x", b"TWICE=1", b"ZKLOCK_PATH=older", b"TWICE=2", b""]
-own = open("/proc/self/environ", "rb").read().split(b"\0")[:-1]
-array = lambda texts: (ctypes.c_char_p * (len(texts) + 1))(*texts)
-words = [word.encode() for word in sys.argv[1:]]
-ctypes.CDLL(None).execve(words[0], array(words), array(odd + own))
-"#;
-
-#[test]
-fn entries_that_are_no_variables_and_doubles_arrive() {
-    let scratch = Scratch::new();
-    let zklock = scratch.zklock().arg(LOCK).args(["cat", "/proc/self/environ"]);
-    let environ = zklock.run_by(["/usr/bin/python3", "-c", ODD]).run().expect_code(0).stdout;
-    let expected = b"x\0ZKLOCK_PATH=/lock\0=x\0TWICE=1\0TWICE=2\0\0";
-    assert!(environ.starts_with(expected), "{}", environ.escape_ascii());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -71,14 +71,6 @@ impl Terminal {
         // The first terminal that the leader of a session without one opens becomes its own (tty(4)).
         let script = format!(r#"exec <"$0" >"$0" 2>&1; set -m; {script}"#);
         zklock.run_by(["bash".into(), "-c".into(), script.into(), self.name.clone().into_os_string()]).spawn()
-    }
-
-    pub(crate) fn resize(&self, lines: u16) {
-        let size = Winsize { ws_row: lines, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-        #[expect(unsafe_code, reason = "nix has no function that sets the size")]
-        // SAFETY: TIOCSWINSZ reads a winsize, which lives for the call (ioctl_tty(2)).
-        let result = unsafe { nix::libc::ioctl(self.keyboard.as_raw_fd(), nix::libc::TIOCSWINSZ, &raw const size) };
-        assert_eq!(result, 0, "the terminal can be resized");
     }
 
     pub(crate) fn press(&self, key: u8) {

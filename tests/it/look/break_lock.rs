@@ -218,23 +218,18 @@ fn a_person_is_asked() {
 }
 
 #[test]
-fn a_person_chooses_one_of_several() {
+fn one_of_several_holders_must_be_named() {
     let scratch = Scratch::new().with_lock();
     let terminal = Terminal::new(100);
     let reader = |name: &str| {
-        let options = ["--shared", "--describe", name];
-        let mut run = scratch.zklock().arg(LOCK).args(options).child(["--name", name, "--exit-on", "TERM"]).spawn();
+        let mut run = scratch.zklock().args(["--shared", LOCK]).child(["--name", name, "--exit-on", "TERM"]).spawn();
         run.wait_stdout("ready");
         run
     };
     let (mut first, mut second) = (reader("first"), reader("second"));
-    for (answer, code) in [("3", 1), ("0", 1), ("y", 1), ("2", 0)] {
-        let mut breaking = terminal.spawn(breaking(&scratch, &[]));
-        terminal.wait("a question", |lines| lines.last().is_some_and(|line| line.contains("[1-2, N]")));
-        terminal.enter(answer);
-        breaking.wait().expect_code(code);
-        terminal.wait("its end", |_| true);
-    }
+    terminal.spawn(breaking(&scratch, &[])).wait().expect_code(64);
+    terminal.wait("a refusal", |lines| lines.iter().any(|line| line.contains("has 2 holders: name the contender")));
+    breaking(&scratch, &["--node", &node(&scratch, 1)]).run().expect_code(0);
     expect_asked(&second.wait().expect_code(76));
     assert!(!first.has_ended());
     finish(&mut first);

@@ -283,9 +283,9 @@ fn secrets_are_told_nowhere() {
     let file = credentials(&scratch, ALICE, 0o600);
     let file = file.to_str().unwrap();
     for login in [&["-v", "--auth-file", file][..], &["-v"]] {
-        let options = [&["-vv", "--publish-command"], login].concat();
+        let options = [&["-vvv", "--publish-command"], login].concat();
         let job = scratch.job(&direct(), "holder", &options, &["--exit-on", "TERM"]);
-        let mut holder = job.env("ZKLOCK_LOG", "trace").env(AUTH, BOB).spawn();
+        let mut holder = job.env(AUTH, BOB).spawn();
         holder.wait_stdout("holder ready");
         let card = scratch.card(&scratch.wait_queue(1)[0]).to_string();
         // What ps shows to everyone.
@@ -294,8 +294,7 @@ fn secrets_are_told_nowhere() {
         assert!(shown.contains("--publish-command"), "{shown}");
         let mut said = finish(&mut holder).stderr();
         for subcommand in [&["status", LOCK][..], &["status", "--json", LOCK], &["list"], &["check", "--json", LOCK]] {
-            let zklock = at(scratch.chroot()).args(subcommand).args(login).arg("-vv").env(AUTH, BOB);
-            let output = zklock.env("ZKLOCK_LOG", "trace").run();
+            let output = at(scratch.chroot()).args(subcommand).args(login).arg("-vvv").env(AUTH, BOB).run();
             said += &(output.stdout() + &output.stderr());
         }
         assert!(said.contains("bytes to ZooKeeper"), "{said}");

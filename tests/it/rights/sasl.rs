@@ -224,10 +224,10 @@ fn password_that_is_changed_meanwhile() {
 fn secrets_are_told_nowhere() {
     let scratch = Scratch::on(shared().chroot());
     let job = scratch.job(&shared().address(), "holder", &["-vvv", "--publish-command"], &["--exit-on", "TERM"]);
-    let mut holder = job.env("ZKLOCK_LOG", "trace").env(AUTH, BOB).spawn();
+    let mut holder = job.env(AUTH, BOB).spawn();
     holder.wait_stdout("holder ready");
     let mut said = finish(&mut holder).stderr();
-    let mut other = run(scratch.chroot(), WRONG, &["-vvv"]).env("ZKLOCK_LOG", "trace").spawn();
+    let mut other = run(scratch.chroot(), WRONG, &["-vvv"]).spawn();
     said += &other.wait().expect_code(77).stderr();
     assert!(said.contains("by SASL"), "{said}");
     assert!(!said.contains("hidden"), "{said}");

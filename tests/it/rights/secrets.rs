@@ -85,7 +85,7 @@ fn holder(scratch: &Scratch) -> Running {
     let file = auth_file(scratch);
     let options: Vec<&str> = options.into_iter().chain([file.to_str().unwrap()]).collect();
     let job = scratch.job(&address, "holder", &options, &["--exit-on", "TERM"]);
-    let mut holder = Authority::shared().known_as("client", job).env("ZKLOCK_LOG", "trace").spawn();
+    let mut holder = Authority::shared().known_as("client", job).spawn();
     holder.wait_stdout("holder ready");
     holder
 }

@@ -4,4 +4,4 @@ mod messages;
 mod refused_arguments;
 mod stderr;
 mod system_calls;
-mod verbosity; // -q, -v, ZKLOCK_LOG
+mod verbosity; // -q, -v

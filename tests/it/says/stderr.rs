@@ -181,11 +181,11 @@ impl Jam {
 /// Standard error takes no byte from the start. The command starts as fast as ever, and so does the next one.
 #[test]
 fn full_pipe_from_the_start() {
-    for (options, variable) in [(&[][..], "X"), (&["-v"], "X"), (&["-vvv"], "X"), (&[], "ZKLOCK_LOG")] {
+    for options in [&[][..], &["-v"], &["-vv"], &["-vvv"]] {
         let scratch = Scratch::new().with_lock();
         expect_once_below(2 * INSTANT, || {
             let jam = Jam::new(&scratch);
-            let job = scratch.zklock().arg(LOCK).args(options).env(variable, "debug").env("CI", "1");
+            let job = scratch.zklock().arg(LOCK).args(options).env("CI", "1");
             let mut holder = Jam::before(job.child(scratch.logged("holder"))).spawn();
             holder.wait_stdout("ready");
             let took = holder.elapsed();
@@ -257,7 +257,7 @@ fn writer_holds_nothing_else() {
 #[test]
 fn writer_killed() {
     let scratch = Scratch::new();
-    let job = scratch.zklock().arg(LOCK).env("ZKLOCK_LOG", "zklock=debug");
+    let job = scratch.zklock().args(["-vv", LOCK]);
     let mut job = job.child(["--exit-on", "TERM", "--exit", "3"]).spawn();
     job.wait_stdout("ready");
     let writer = job.writer();
@@ -286,7 +286,7 @@ const FREEZE: &str = r#"
 /// A write to it sleeps where no signal reaches it, although poll(2) says that it is ready.
 #[test]
 fn frozen_file_system() {
-    for variable in ["X", "ZKLOCK_LOG"] {
+    for options in [&GRACE[..], &[&GRACE[..], &["-vv"]].concat()] {
         let scratch = Scratch::new().with_lock();
         let mut shell = Command::new("sh");
         shell.args(["-c", FREEZE]).arg(scratch.file("")).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -298,7 +298,7 @@ fn frozen_file_system() {
             shell.wait().expect("it ends");
             return skip("a loop device");
         }
-        let job = scratch.job(&direct(), "holder", &GRACE, &["--wait"]).env(variable, "debug");
+        let job = scratch.job(&direct(), "holder", options, &["--wait"]);
         let mut holder = job.run_by(["bash", "-c", r#"exec "$@" 2>>mounted/log"#, "bash"]).spawn();
         holder.wait_stdout("ready");
         let mut next = scratch.queue("next", 1);

@@ -1,4 +1,4 @@
-//! `-q`, `-v` and `ZKLOCK_LOG`: saying less, and saying more.
+//! `-q` and `-v`: saying less, and saying more.
 
 use crate::harness::running::count_own_lines;
 use crate::harness::scratch::{HELD_BY_DB3, LOCK, Scratch, ageless};
@@ -37,14 +37,4 @@ fn verbose_tells_the_course_of_things() {
         counts.push(count_own_lines(&output.stderr()));
     }
     assert!(counts.is_sorted_by(|less, more| less < more), "{counts:?}");
-}
-
-#[test]
-fn log_variable_filters() {
-    let scratch = Scratch::new();
-    let stderr_with =
-        |filter: &str| scratch.zklock().arg(LOCK).env("ZKLOCK_LOG", filter).bare_child().run().expect_code(0).stderr();
-    assert!(count_own_lines(&stderr_with("debug")) > count_own_lines(&stderr_with("info")));
-    assert_eq!(stderr_with("off"), "");
-    assert_eq!(stderr_with("zklock::zookeeper::session=off,warn"), "");
 }

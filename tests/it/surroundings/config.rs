@@ -95,21 +95,21 @@ fn the_users_file_beats_the_systems() {
         json["settings"].as_array().unwrap().clone()
     };
     let named = |name: &str| settings().into_iter().find(|setting| setting["name"] == name).unwrap();
-    assert_eq!(named("zookeeper")["source"], "/etc/zklock.toml, line 1");
+    assert_eq!(named("zookeeper")["source"], "/etc/zklock.toml: line 1");
     assert_eq!(named("zookeeper")["value"], scratch.chroot().to_string());
-    assert_eq!(named("session-timeout")["source"], "/etc/zklock.toml, line 2");
+    assert_eq!(named("session-timeout")["source"], "/etc/zklock.toml: line 2");
     let user = write(&scratch, "home/.config/zklock.toml", "\nsession-timeout = '50s'\n");
     let timeout = named("session-timeout");
     assert_eq!(timeout["value"], "50s");
-    assert_eq!(timeout["source"], format!("{}, line 2", user.display()));
-    assert_eq!(named("zookeeper")["source"], "/etc/zklock.toml, line 1");
+    assert_eq!(timeout["source"], format!("{}: line 2", user.display()));
+    assert_eq!(named("zookeeper")["source"], "/etc/zklock.toml: line 1");
     assert_eq!(named("config")["value"], json!(user), "the stronger one comes first");
     // Where XDG says otherwise, the home is not looked at.
     let xdg = Zklock::bare().env("ZKLOCK_CONFIG", "").env("HOME", scratch.file("home"));
     let xdg = with_etc(&scratch, xdg.env("XDG_CONFIG_HOME", scratch.file("no")).arg("check"));
     let text = xdg.run().expect_code(0).stdout();
     let timeout = text.lines().find(|line| line.trim().starts_with("session-timeout"));
-    assert!(timeout.is_some_and(|line| line.contains("40s ") && line.ends_with("/etc/zklock.toml, line 2")), "{text}");
+    assert!(timeout.is_some_and(|line| line.contains("40s ") && line.ends_with("/etc/zklock.toml: line 2")), "{text}");
     // No file at all.
     let none = from_cron(&scratch).args(["check", "--config", "/dev/null", "--connect-timeout", "0"]);
     assert!(none.run().stdout().contains("zookeeper        localhost:2181  default"));
@@ -214,7 +214,7 @@ fn a_file_of_another_user_is_refused() {
     set_mode(&scratch.file("home/.config/zklock.toml"), 0o600);
     let line = only_line(&home().run().expect_code(64));
     let file = scratch.file("home/.config/zklock.toml");
-    assert!(line.ends_with(&format!("{0}: Permission denied; chmod 644 {0}", file.display())), "{line}");
+    assert!(line.ends_with(&format!("{}: Permission denied", file.display())), "{line}");
 }
 
 #[test]
@@ -236,9 +236,7 @@ fn only_a_regular_file_is_read() {
     ] {
         assert_eq!(refusal(&path, run(&path)), why, "{}", path.display());
     }
-    let link = scratch.file("null");
-    symlink("/dev/null", &link).unwrap();
-    for path in [PathBuf::from("/dev/null"), link, write(&scratch, "longest", &"#".repeat(64 * 1024))] {
+    for path in [PathBuf::from("/dev/null"), write(&scratch, "longest", &"#".repeat(64 * 1024))] {
         silent(run(&path).run().expect_code(0));
     }
 }
