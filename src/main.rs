@@ -19,7 +19,7 @@ use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
 use zklock::system::terminal::{ours, say};
 use zklock::system::writer::{self, Writer};
-use zklock::system::{fork, secrets, signals};
+use zklock::system::{fork, secrets, signals, standard};
 use zklock::{look, supervisor};
 
 /// In the place of what Rust's runtime does before and after `main`, which takes twenty system calls and a dozen page faults.
@@ -27,8 +27,8 @@ use zklock::{look, supervisor};
 // SAFETY: no other symbol of this program has this name.
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
-    open_standard_descriptors();
-    signals::begin();
+    standard::open_missing();
+    signals::record_inherited();
     #[expect(unsafe_code, reason = "the C library keeps the arguments")]
     // SAFETY: so many texts are there, and nothing changes them.
     let args = unsafe {
@@ -45,21 +45,6 @@ extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     };
     // All has been written by now. What exit(3) would still do costs some twenty page faults.
     fork::exit_now(status.into())
-}
-
-/// No file that is opened later is taken for one of these three. Where standard output is closed it is opened for reading: what
-/// is written to it must not be lost without a word.
-fn open_standard_descriptors() {
-    for number in libc::STDIN_FILENO..=libc::STDERR_FILENO {
-        let access = if number == libc::STDOUT_FILENO { libc::O_RDONLY } else { libc::O_RDWR };
-        #[expect(unsafe_code, reason = "a descriptor may be closed")]
-        // SAFETY: the calls take numbers and a constant. open(2) takes the lowest number that is free.
-        unsafe {
-            if libc::fcntl(number, libc::F_GETFD) < 0 {
-                libc::open(c"/dev/null".as_ptr(), access);
-            }
-        }
-    }
 }
 
 fn work(args: impl Iterator<Item = OsString>) -> Outcome {

@@ -13,9 +13,9 @@ use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, write};
 use crate::cli::environment::{self, Variable};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
-use crate::system::files::{null, standard};
 use crate::system::fork::close_all_but;
 use crate::system::signals::{self, Signals};
+use crate::system::standard::{null, standard};
 use crate::system::terminal::say;
 
 pub const NAME: &str = "hold-stand-in";

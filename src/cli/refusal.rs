@@ -49,13 +49,8 @@ pub(super) fn refused_by_clap(error: clap::Error, subcommand: Option<Subcommand>
     let sentence = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Exit::Help(error.render().to_string()),
         ErrorKind::MissingRequiredArgument => match subcommand {
-            Some(Subcommand::Fence) => format!(
-                "no file; write {}, such as zklock fence --token \"$ZKLOCK_TOKEN\" /var/lib/sync/fence ./apply",
-                Subcommand::Fence.usage()
-            ),
-            Some(subcommand) => {
-                format!("no lock; write {}, such as zklock {} /jobs/backup", subcommand.usage(), subcommand.name())
-            }
+            Some(Subcommand::Fence) => format!("no file; write {}", Subcommand::Fence.usage()),
+            Some(subcommand) => format!("no lock; write {}", subcommand.usage()),
             None => "no lock; write zklock LOCK COMMAND [ARG]..., such as zklock /jobs/backup ./backup.sh (zklock -h says more)"
                 .to_owned(),
         },

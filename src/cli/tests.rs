@@ -159,7 +159,7 @@ fn a_subcommand_is_the_first_argument_alone() {
 #[test]
 fn refusals_of_subcommands_say_what_to_write() {
     for (args, message) in [
-        (&["status"][..], "no lock; write zklock status [OPTIONS] LOCK..., such as zklock status /jobs/backup"),
+        (&["status"][..], "no lock; write zklock status [OPTIONS] LOCK..."),
         (&["status", "l"], "LOCK 'l' does not begin with a slash; write an absolute path such as /jobs/backup"),
         (&["status", "--jsno", "/l"], "unknown option '--jsno'; did you mean --json?"),
         (&["status", "-n", "/l"], "unknown option '-n'; zklock status --help lists the options"),

@@ -34,7 +34,7 @@ enum Fate {
     Missed,
     /// It was meant as a waiter, and has begun to hold.
     Holds,
-    /// It was asked, or is being deleted, and is still there.
+    /// It was asked, and is still there.
     Stays,
     Deaf,
 }
@@ -46,7 +46,7 @@ pub(super) async fn run(
     reactor: &Reactor,
 ) -> Result<Outcome, EarlyEnd> {
     let lock = &order.lock;
-    let roster = look(order, operation, visit).await?;
+    let roster = roster_of(order, operation, visit).await?;
     let target = match &order.node {
         Some(node) => {
             let named = roster.contenders.iter().find(|entry| entry.nodes.contains(node));
@@ -63,7 +63,7 @@ pub(super) async fn run(
             format!("--node does not tell one holder of {lock} from the next; run zklock break --force on a terminal");
         return Err(EarlyEnd::Because(Outcome::Unusable, why));
     }
-    match end(order, target, visit).await {
+    match evict(order, target, visit).await {
         Ok(fate) => report(&fate, order, target),
         Err(EarlyEnd::Failed(Failure::Denied)) => {
             Err(EarlyEnd::Because(Outcome::Denied, sentences::denied(&lock.child(&target.node))))
@@ -76,7 +76,7 @@ fn not_free(why: String) -> EarlyEnd {
     EarlyEnd::Because(Outcome::NotFree, why)
 }
 
-async fn look(order: &Break, operation: &Operation, visit: &Visit<'_>) -> Result<Roster, EarlyEnd> {
+async fn roster_of(order: &Break, operation: &Operation, visit: &Visit<'_>) -> Result<Roster, EarlyEnd> {
     let found = visit.ask(Retry::Limited, async |session| {
         session.sync("/").await?;
         let found = LockView::new(&order.lock, false).look(session).await?;
@@ -163,7 +163,7 @@ async fn answer(reactor: &Reactor) -> String {
 }
 
 /// Asks the contender to go, or deletes its nodes, and waits until it has gone.
-async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, EarlyEnd> {
+async fn evict(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, EarlyEnd> {
     let nodes: Vec<String> = target.nodes.iter().map(|name| order.lock.child(name)).collect();
     let by = requester();
     let is_sent = Cell::new(false);
@@ -172,7 +172,7 @@ async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, E
         let may_be_done = is_sent.get();
         let fate = match order.force {
             true => delete(session, &nodes, target, &is_sent).await?,
-            false => ask(session, &nodes[0], target, &by, &is_sent).await?,
+            false => request(session, &nodes[0], target, &by, &is_sent).await?,
         };
         Ok(if may_be_done && matches!(fate, Fate::Missed) { Fate::Gone } else { fate })
     });
@@ -233,7 +233,7 @@ fn is_anothers(stat: NodeStat, target: &Entry) -> bool {
 }
 
 /// Stores the request in a node.
-async fn ask(
+async fn request(
     session: &TcpSession<'_>,
     node: &str,
     target: &Entry,

@@ -19,7 +19,7 @@ use crate::between::{lending, stand_in};
 use crate::cli::{self, CommandLine};
 use crate::rules::process_identity::ProcessIdentity;
 use crate::rules::signal::Signal;
-use crate::system::files::{null, standard};
+use crate::system::standard::{null, standard};
 use crate::system::{process, signals};
 
 /// How often to look whether we have come to the foreground of a terminal: no signal tells.

@@ -1,7 +1,7 @@
 //! What the kernel and the C library offer, in the form that the other rooms use. No policy is here.
 
 pub mod clock; // the clock that counts sleep
-pub mod files; // /dev/null, errors in brief
+pub mod errors; // what is said of errors
 pub mod fork; // how a process of ours is made
 pub mod futures; // several futures as one
 pub mod lookup; // a process that asks name servers
@@ -12,5 +12,6 @@ pub mod process; // one process, as /proc shows it
 pub mod reactor; // one thread and one poll(2) for `async fn`
 pub mod secrets; // which processes have passwords in memory
 pub mod signals; // streams of signals
+pub mod standard; // the three standard descriptors
 pub mod terminal; // the terminal and its status line
 pub mod writer; // a process that writes to standard error

@@ -6,6 +6,16 @@
 
 use nix::sys::prctl;
 
+/// What every user of this machine can do with a file that has a secret. `None`: nothing.
+pub const fn open_to_all(mode: u32) -> Option<&'static str> {
+    match mode & 0o006 {
+        0o004 => Some("read"),
+        0o002 => Some("write to"),
+        0o006 => Some("read and write"),
+        _ => None,
+    }
+}
+
 /// From here on this process leaves no core file, and only root can look into it. It fails nowhere.
 pub fn enter() {
     let _ = prctl::set_dumpable(false);

@@ -78,7 +78,7 @@ fn exchange(signal: Signal, new: Option<&libc::sigaction>) -> libc::sigaction {
 const CHANGED: [Signal; 2] = [Signal::PIPE, Signal::CHLD];
 
 /// Records the signal state that the caller wanted. Then an output without a reader is an error, and no signal.
-pub fn begin() {
+pub fn record_inherited() {
     IGNORED_AT_START.store(Set::of(CHANGED.into_iter().filter(is_ignored)).0, Ordering::Relaxed);
     BLOCKED_FOR_COMMAND.store(block(libc::SIG_BLOCK, Set::NONE).0, Ordering::Relaxed);
     exchange(Signal::PIPE, Some(&action(libc::SIG_IGN)));

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::system::files::{brief, open_to_all};
+use crate::system::errors::brief;
+use crate::system::secrets::open_to_all;
 use crate::zookeeper::login::{Credential, Login, credential};
 
 /// Adds the credentials in the file of a login, once. Returns what the user is to be warned of. The error says why the file

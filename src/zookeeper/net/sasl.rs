@@ -18,7 +18,7 @@ use super::digest_md5::Response;
 use super::tcp::TcpChannel;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
-use crate::system::files::brief;
+use crate::system::errors::brief;
 use crate::zookeeper::login::Sasl;
 use crate::zookeeper::session::channel::{Channel, is_for_later, send};
 use crate::zookeeper::wire::connection::{Connection, ServerEvent};

@@ -14,7 +14,7 @@ use super::credentials;
 use super::tls::{Security, Tls, UnfitFile};
 use crate::rules::pace::silence_limit;
 use crate::system::clock;
-use crate::system::files::brief;
+use crate::system::errors::brief;
 use crate::system::futures::{all, until};
 use crate::system::lookup::Lookup;
 use crate::system::reactor::Reactor;

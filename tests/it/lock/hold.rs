@@ -281,7 +281,7 @@ fn what_makes_no_sense() {
     let number = "write the number of a process, such as $$";
     let itself = "--while names zklock itself; name the process that the lock is for";
     for (arguments, why) in [
-        ("", "no lock; write zklock hold [OPTIONS] LOCK, such as zklock hold /jobs/backup"),
+        ("", "no lock; write zklock hold [OPTIONS] LOCK"),
         ("/l true", "one too many: 'true'; write zklock hold [OPTIONS] LOCK"),
         ("/l --while 0", &format!("--while '0': {number}")),
         ("/l --while $$", itself),

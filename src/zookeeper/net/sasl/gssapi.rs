@@ -8,7 +8,7 @@ use nix::poll::PollFlags;
 use super::{LoginExchange, LoginTrouble};
 use crate::rules::text::printable;
 use crate::system::clock;
-use crate::system::files::brief;
+use crate::system::errors::brief;
 use crate::system::lookup::Lookup;
 use crate::zookeeper::net::libgssapi::{Client, GssapiFailure, Token};
 use std::os::fd::AsFd as _;

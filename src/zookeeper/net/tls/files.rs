@@ -13,7 +13,8 @@ use rustls::sign::CertifiedKey;
 use super::UnfitFile;
 use super::certificate::{not_after, public_key};
 use super::{OwnCertificate, Tls};
-use crate::system::files::{brief, open_to_all};
+use crate::system::errors::brief;
+use crate::system::secrets::open_to_all;
 
 /// Where systems keep the CAs that they trust: Debian, Alpine and Arch; Fedora and Red Hat; SUSE; others.
 const SYSTEM: [&str; 4] = [

@@ -9,7 +9,7 @@ use rustls::{ClientConnection, HandshakeKind};
 
 use super::trouble::{Seen, Unconnected};
 use super::{Shows, Tls};
-use crate::system::files::brief;
+use crate::system::errors::brief;
 use crate::zookeeper::session::channel::{is_end, is_for_later};
 
 /// How often the socket is read in one call. A server that goes on sending what is not for us, such as tickets of TLS

@@ -9,7 +9,7 @@ use super::files::own_not_after;
 use crate::rules::rfc3339::rfc3339;
 use crate::rules::text::printable;
 use crate::system::clock;
-use crate::system::files::brief;
+use crate::system::errors::brief;
 
 /// Why a server could not be connected to. All but the first are about TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
