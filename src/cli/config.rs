@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue, Error};
 
 use super::environment;
 use super::option::KeyKind;
-use super::options::{CONFIG, KEYS};
+use super::options::{self, CONFIG};
 use super::origin::{Given, Origin, SYSTEMS, Setting};
 use super::refusal::{nearest, quoted};
 
@@ -44,7 +44,7 @@ pub enum Unread {
 
 /// The names of the keys, for documents and tests.
 pub fn keys() -> impl Iterator<Item = &'static str> {
-    KEYS.iter().map(|option| option.long)
+    options::file_options().map(|option| option.long)
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ fn entries(path: &Path, content: &[u8]) -> Result<Vec<Given>, String> {
     lines.sort_by_key(|(name, _)| name.span().start);
     let entry = |(name, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
         let at = name.span().start;
-        let option = KEYS.iter().find(|option| option.long == name.get_ref());
+        let option = options::file_options().find(|option| option.long == name.get_ref());
         let (option, kind) = option
             .and_then(|option| Some((option, option.key?)))
             .ok_or_else(|| refused(at, &unknown(name.get_ref())))?;

@@ -362,15 +362,6 @@ pub(super) const RUNNING: &[Opt] = &[ONCE_PER, PUBLISH_COMMAND, COMMAND, MAX_RUN
 pub(super) const SESSION: &[Opt] = &[SESSION_TIMEOUT, ACL];
 
 /// What a configuration file may say: what belongs to a machine or a user.
-pub(super) const KEYS: &[Opt] = &[
-    ZOOKEEPER,
-    CONNECT_TIMEOUT,
-    SESSION_TIMEOUT,
-    TLS,
-    TLS_CA,
-    TLS_CERT,
-    TLS_KEY,
-    TLS_NO_VERIFY_HOSTNAME,
-    AUTH_FILE,
-    ACL,
-];
+pub(super) fn file_options() -> impl Iterator<Item = &'static Opt> {
+    CONNECTING.iter().chain(SESSION).filter(|option| option.key.is_some())
+}

@@ -11,7 +11,7 @@ use nix::libc;
 use nix::unistd::geteuid;
 
 use super::{Surroundings, Unread};
-use crate::system::files::brief;
+use crate::system::errors::brief;
 
 /// The largest file that is read, in bytes. The settings take a few hundred.
 const LARGEST: u64 = 64 * 1024;

@@ -244,8 +244,8 @@ fn a_file_is_sought_beside_the_configuration() {
 
 #[test]
 fn what_is_wrong_is_named_with_its_line() {
-    let keys = "zookeeper, connect-timeout, session-timeout, tls, tls-ca, tls-cert, tls-key, tls-no-verify-hostname, \
-                auth-file, acl";
+    let keys = "zookeeper, connect-timeout, tls, tls-ca, tls-cert, tls-key, tls-no-verify-hostname, auth-file, \
+                session-timeout, acl";
     for (text, why) in [
         ("\n# servers\nservers = 'zk1'\n", format!("line 3: unknown key 'servers'; write one of {keys}")),
         ("tls_ca = 'a'", "line 1: unknown key 'tls_ca'; did you mean tls-ca?".to_owned()),
