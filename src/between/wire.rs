@@ -150,12 +150,7 @@ mod tests {
             session: i64::MIN,
         };
         let latest = Instant::from_boot(Duration::MAX);
-        let held = Report::Queue(Progress::Held {
-            grant: Box::new(grant),
-            timeout: Duration::MAX,
-            from: latest,
-            start_at: latest,
-        });
+        let held = Report::Queue(Progress::Held { grant: Box::new(grant), timeout: Duration::MAX, from: latest });
         let (ours, theirs) = Link::pair().unwrap();
         theirs.send(&held).unwrap();
         assert_eq!(ours.receive(), Received::Message(held));

@@ -56,10 +56,6 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         // The wait for the lock.
         Notice::Waiting(view) => (Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
         Notice::Requeued { loss, pause } => (Notable, run.requeued(*loss, *pause)),
-        Notice::Pausing(pause) => {
-            let why = "the session ended early, and an earlier holder may still run until then";
-            (Status, format!("{lock} is free; starting in {}: {why}", show(*pause)))
-        }
         Notice::Skipped(last) => (News, run.skipped(last)),
         Notice::CallerGone => {
             (Notable, format!("gave up waiting for {lock}: the process that it was to be held for has gone"))
@@ -167,9 +163,6 @@ impl Telling<'_> {
                 return (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, self.now)));
             }
             Blocker::Queue(view) => (Weight::Notable, queue(view, self.now)),
-            Blocker::OldLease => {
-                (Weight::Error, "the session ended early, and an earlier holder may still be running".to_owned())
-            }
             Blocker::Lender => {
                 (Weight::Notable, "the run that holds it has waited too long for an answer of ZooKeeper".to_owned())
             }
@@ -337,8 +330,7 @@ fn cause(loss: Loss, several: bool) -> &'static str {
         Loss::LeaseOver => "ZooKeeper has not answered in time",
         Loss::LenderGone if several => "an outer zklock that held one of them has gone",
         Loss::LenderGone => "the outer zklock that held it has gone",
-        Loss::SessionExpired => "the session ended",
-        Loss::SessionEnded => "the session ended before its time",
+        Loss::SessionOver => "the session ended",
     }
 }
 

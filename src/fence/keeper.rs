@@ -98,7 +98,6 @@ impl FenceKeeper<'_> {
             grant: Box::new(Grant { first, and: vec![], session: 0 }),
             timeout: Span::WITHOUT_END,
             from: now,
-            start_at: now,
         }));
         or(self.until_released(reactor), or(self.follow_guard(reactor), self.make_way(reactor))).await;
     }

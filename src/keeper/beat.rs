@@ -150,7 +150,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let now = self.io.now();
         let mut contacts = self.beats.contacts.borrow_mut();
         contacts.add(session.timeout(), session.take_contacts());
-        let from = contacts.lease_from(session.timeout(), beat, now);
+        let from = contacts.lease_from(session.timeout(), beat);
         self.io.show_answered(now);
         self.beats.last.set(Some(beat.sent));
         // A new connection knows less of the past than the one before.
@@ -187,18 +187,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
         }
     }
 
-    /// Notices when this process was paused: it was stopped, or the machine slept. Never ends. To be polled before the
-    /// beats. It has no timer of its own: the session's pings see to it that it is polled often enough.
-    pub(super) async fn watch_for_pauses<T>(&self, session: &O::Session) -> T {
-        let timeout = session.timeout();
+    /// Collects what the session's requests and pings say about the servers. Never ends. To be polled before the beats.
+    pub(super) async fn collect_contacts<T>(&self, session: &O::Session) -> T {
         poll_fn(|_| {
-            let now = self.io.now();
-            let (mut contacts, new) = (self.beats.contacts.borrow_mut(), session.take_contacts());
-            contacts.note_awake(now);
+            let new = session.take_contacts();
             if let Some(last) = new.last() {
                 self.io.show_answered(last.answered);
             }
-            contacts.add(timeout, new);
+            self.beats.contacts.borrow_mut().add(session.timeout(), new);
             Poll::Pending
         })
         .await

@@ -14,7 +14,6 @@ use crate::rules::contacts::{Beat, Contacts};
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
 use crate::rules::message::{Connectivity, Loss, Refusal, Report};
-use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, ContenderId, Dialect, Queue, is_numbered};
 use crate::system::futures::or;
 use crate::zookeeper::session::{Created, Failure, NodeStat, Session};
@@ -75,7 +74,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
 
     /// What comes first over each connection.
     async fn arrive(&self, session: &O::Session) -> Result<(), Failure> {
-        self.beats.contacts.replace(Contacts::new(Pace::brisk(session.timeout()), session.opened()));
+        self.beats.contacts.replace(Contacts::new(session.opened()));
         self.expect_other_lists();
         if !self.place.borrow().is_nowhere() {
             // The list came over an earlier connection.
@@ -286,7 +285,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 Owner::Us(stat) => ours.push((contender, stat)),
                 Owner::Another => {}
                 // It may be ours, and then we would wait for ourselves. Whatever it is, it does not outlive this session.
-                Owner::Hidden => return Err(StepEnd::Final(Report::Lost(Loss::SessionExpired))),
+                Owner::Hidden => return Err(StepEnd::Final(Report::Lost(Loss::SessionOver))),
             }
         }
         Ok(ours)

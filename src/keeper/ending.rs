@@ -183,7 +183,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 // Whether a contender was still before us is no longer known.
                 Err(Failure::SessionOver) => {
                     self.report_unrecorded(success.get());
-                    return Some(Report::Lost(Loss::SessionExpired));
+                    return Some(Report::Lost(Loss::SessionOver));
                 }
                 Err(Failure::Unknown(why)) => log::info!("not released yet: {why}"),
                 Err(_) => return None,

@@ -38,10 +38,8 @@ use crate::rules::card::Card;
 use crate::rules::closings::Closings;
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
-use crate::rules::lease::Terms;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::{Connectivity, Loss, Refusal, Report};
-use crate::rules::pace::Pace;
 use crate::system::futures::{or, zip};
 use crate::zookeeper::session::{Failure, Session};
 
@@ -142,7 +140,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             beats: Beats {
                 last: Cell::new(None),
                 lease_from: Cell::new(None),
-                contacts: RefCell::new(Contacts::new(Pace::brisk(plan.settings.session_timeout), io.now())),
+                contacts: RefCell::new(Contacts::new(io.now())),
                 urged: Cell::new(false),
                 unpublished: RefCell::new(None),
             },
@@ -188,14 +186,12 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
                 pending().await
             };
             let contending = or(self.contend(&session), telling);
-            if let Some(report) = or(lost, or(self.watch_for_pauses(&session), contending)).await {
+            if let Some(report) = or(lost, or(self.collect_contacts(&session), contending)).await {
                 return report;
             }
             log::info!("connection to ZooKeeper lost");
-            let lost = self.io.now();
-            let heard = self.beats.contacts.borrow().heard_until(lost);
             self.session.connection.take();
-            let lived = lost.saturating_since(since);
+            let lived = self.io.now().saturating_since(since);
             if closings.add(session.closed_over_creation(), lived) && !self.told.borrow().held {
                 return Report::Refused(Refusal::Unusable(format!("{}: {OVER_THE_SAME}", self.plan.request.lock)));
             }
@@ -213,8 +209,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
                 Err(Failure::SessionOver) => {
                     // There is nothing left to close.
                     self.session.identity.take();
-                    let is_early = Terms::is_early(self.session.timeout.get(), heard, lost, self.io.now());
-                    return Report::Lost(if is_early { Loss::SessionEnded } else { Loss::SessionExpired });
+                    return Report::Lost(Loss::SessionOver);
                 }
                 Err(failure) => return refuse(failure, "/"),
             };

@@ -152,8 +152,7 @@ pub(super) fn lacking(failure: Failure, path: impl Display, right: Right) -> Ste
 /// What the supervisor is told of a failure that no further attempt will mend.
 pub(super) fn refuse(failure: Failure, path: impl Display) -> Report {
     match failure {
-        // Reported over a connection that works: then the session has not expired but was ended.
-        Failure::SessionOver => Report::Lost(Loss::SessionEnded),
+        Failure::SessionOver => Report::Lost(Loss::SessionOver),
         Failure::Denied => Report::Refused(Refusal::Denied(path.to_string())),
         Failure::ClickHouseKeeper(server) => Report::Refused(Refusal::ClickHouseKeeper(server)),
         Failure::NotLetIn(why) => Report::Refused(Refusal::NotLetIn(why)),

@@ -64,9 +64,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
         self.judge_last_run(session).await?;
         let from = self.fresh_lease(session, &nodes).await?;
         self.told.borrow_mut().held = true;
-        let (grant, start_at) = (Box::new(self.grant(session, &won)), self.run.start_at());
+        let grant = Box::new(self.grant(session, &won));
         let timeout = session.timeout();
-        self.io.report(&Report::Queue(Progress::Held { grant, timeout, from, start_at })).await;
+        self.io.report(&Report::Queue(Progress::Held { grant, timeout, from })).await;
         // Published with the first beat. If no contender was before us, that beat has time: so a short command on a
         // free lock costs no further transaction. Otherwise there may be one behind us that has to know.
         let card = Card { held_since: Some(self.io.wall_millis()), ..self.io.card().clone() };
@@ -191,7 +191,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             };
             // What we may not delete goes with the session. Before our node, it would make us wait for ourselves.
             if !is_deleted && queue.comes_before(twin, claim.name()) {
-                return Err(StepEnd::Final(Report::Lost(Loss::SessionExpired)));
+                return Err(StepEnd::Final(Report::Lost(Loss::SessionOver)));
             }
             return Ok(Some(twin.name.clone()));
         }
@@ -295,10 +295,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
             .map(|()| Outlook::Unclear)
         };
         if !next_in_line {
-            self.set_pace(session, Pace::calm(session.timeout()));
+            session.set_pace(Pace::calm(session.timeout()));
         }
         let found = or(or(changed, beating), or(asking, self.look_again(session, claim, next_in_line))).await;
-        self.set_pace(session, Pace::brisk(session.timeout()));
+        session.set_pace(Pace::brisk(session.timeout()));
         found
     }
 
@@ -343,11 +343,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
             }
         }
         Ok(Watched::Set(watching))
-    }
-
-    pub(super) fn set_pace(&self, session: &O::Session, pace: Pace) {
-        session.set_pace(pace);
-        self.beats.contacts.borrow_mut().set_pace(pace);
     }
 
     /// Waits until one of the nodes that an ACL hides from us is not among the children of the lock. No event tells of the end

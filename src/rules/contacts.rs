@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::instant::Instant;
 use super::lease::Terms;
-use super::pace::Pace;
 
 /// A request that was answered. Our server has heard from us no earlier than it was sent, and by the time of the answer
 /// at the latest.
@@ -42,37 +41,18 @@ pub struct Beat {
 /// prove that our server hears us.
 #[derive(Debug)]
 pub struct Contacts {
-    pace: Pace,
     /// The leader itself has heard of us no earlier than this: the session was opened or resumed then.
     opened: Instant,
     /// The contacts in the order of their answers. Of those that have been relayed, only the newest is kept.
     answered: VecDeque<Contact>,
     /// When the last `sync` that was answered was sent.
     synced: Option<Instant>,
-    /// Since when we have been running without a pause.
-    steady_since: Instant,
-    /// When we were last seen running before that pause.
-    paused_at: Instant,
-    /// When we were last seen to be running.
-    awake_at: Instant,
 }
 
 impl Contacts {
     /// Nothing answered yet, over a connection that was opened no earlier than `opened`.
-    pub fn new(pace: Pace, opened: Instant) -> Self {
-        Self {
-            pace,
-            opened,
-            answered: VecDeque::new(),
-            synced: None,
-            steady_since: opened,
-            paused_at: opened,
-            awake_at: opened,
-        }
-    }
-
-    pub fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
+    pub fn new(opened: Instant) -> Self {
+        Self { opened, answered: VecDeque::new(), synced: None }
     }
 
     /// These requests of this connection were answered after those before.
@@ -93,34 +73,6 @@ impl Contacts {
         }
     }
 
-    /// We are running. To be called whenever we wake, which is at least as often as a session pings.
-    pub fn note_awake(&mut self, now: Instant) {
-        if now.saturating_since(self.awake_at) > self.pace.unnoticed() {
-            (self.steady_since, self.paused_at) = (now, self.awake_at);
-        }
-        self.awake_at = now;
-    }
-
-    /// The last moment at which the servers can have heard from us over this connection, which was just
-    /// found to be lost. If it is lost soon after a pause, assume that it was lost during the pause. What was answered the
-    /// servers have heard.
-    pub fn heard_until(&self, now: Instant) -> Instant {
-        let heard = if now.saturating_since(self.awake_at) > self.pace.unnoticed() {
-            self.awake_at
-        } else if now.saturating_since(self.steady_since) <= self.patience() {
-            self.paused_at
-        } else {
-            now
-        };
-        self.answered.back().map_or(heard, |last| last.sent.max(heard))
-    }
-
-    /// How long a silent connection can last, with an eighth for a machine that is busy. A short pause of ours may have gone
-    /// unnoticed as well.
-    fn patience(&self) -> Duration {
-        self.pace.silence() + self.pace.silence() / 8 + self.pace.unnoticed()
-    }
-
     /// Whether a `sync` makes the lease longer that a beat gives, if that is about to be sent. It does not while the opening
     /// of the connection is recent enough; and by little if the last one is recent.
     pub fn wants_sync(&self, timeout: Duration, now: Instant) -> bool {
@@ -139,8 +91,7 @@ impl Contacts {
 
     /// The start of the lease, now that the quorum has answered a beat: the instant at which it was sent, or an earlier one.
     /// The beats come in the order in which they were sent.
-    pub fn lease_from(&mut self, timeout: Duration, beat: Beat, now: Instant) -> Instant {
-        self.note_awake(now);
+    pub fn lease_from(&mut self, timeout: Duration, beat: Beat) -> Instant {
         let Beat { sent, synced } = beat;
         // A request that was answered this long before the `sync` was sent has been relayed to the leader by then.
         let relayed = |answered: Instant| synced.is_some_and(|synced| answered + Terms::relay(timeout) <= synced);

@@ -153,17 +153,6 @@ impl Terms {
         shortened
     }
 
-    /// Whether a session ended at `now` before its time, so that other contenders may still rely on leases
-    /// which the servers have forgotten. Its connection was lost at `lost`; the servers can have heard from
-    /// it until `heard`.
-    ///
-    /// It did not end early if it may simply have expired: T has passed since `heard`, which may lie well
-    /// before `lost`, because a silence is noticed late. And once every lease from before the loss is over,
-    /// it no longer matters what ended the session.
-    pub fn is_early(timeout: Duration, heard: Instant, lost: Instant, now: Instant) -> bool {
-        now < heard + timeout && now < lost + Self::validity(timeout)
-    }
-
     /// Time from the stop signal to SIGKILL.
     pub fn kill_after(&self) -> Duration {
         self.kill - self.stop

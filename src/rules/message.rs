@@ -72,8 +72,6 @@ pub enum Progress {
         /// The session timeout with which the lease counts, and from when.
         timeout: Duration,
         from: Instant,
-        /// Before this instant a holder that the servers have forgotten may still be running.
-        start_at: Instant,
     },
 }
 
@@ -149,10 +147,8 @@ pub enum Loss {
     LeaseOver,
     /// The zklock above us whose lock we use has gone.
     LenderGone,
-    SessionExpired,
-    /// The session ended before its time, so that others may still rely on leases from before: an operator
-    /// ended it, the servers have lost their data, or our server was cut off from the others.
-    SessionEnded,
+    /// The session has expired, an operator has ended it, or the servers have lost their data.
+    SessionOver,
 }
 
 /// Why it makes no sense to go on.

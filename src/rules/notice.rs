@@ -38,8 +38,6 @@ pub enum Notice {
         /// How long that waits, at least.
         pause: Duration,
     },
-    /// The lock is ours, and the command starts after this pause.
-    Pausing(Duration),
     Starting {
         grant: Grant,
         /// How long the run has waited, if others were before us.
@@ -105,8 +103,6 @@ pub enum Blocker {
     Late,
     /// None was left at the end, but that was learnt too late.
     Freed,
-    /// A holder may still rely on a lease from before the session ended.
-    OldLease,
     /// The lease of a run above us is too short to start a command under.
     Lender,
 }

@@ -46,18 +46,7 @@ impl Pace {
     ///
     /// Bytes count, not replies: a long reply may take a while.
     pub fn lost_at(self, last_received: Instant, asked: Instant) -> Instant {
-        (last_received + self.silence()).max(asked + self.patience)
-    }
-
-    /// How long a silence can last that is no loss.
-    pub(super) fn silence(self) -> Duration {
-        self.idle + self.patience
-    }
-
-    /// The longest pause of ours that may go unnoticed: the time between two pings, and as long again for a machine that is
-    /// busy.
-    pub(super) fn unnoticed(self) -> Duration {
-        self.idle * 2
+        (last_received + self.idle + self.patience).max(asked + self.patience)
     }
 }
 

@@ -63,7 +63,6 @@ impl State {
     pub(crate) fn hear_of_timeout(&mut self, session: usize, timeout: Time) {
         let soon = self.now + AFTER_THE_NEWS;
         let session = &mut self.servers.sessions[session];
-        session.is_told = true;
         if timeout < session.known {
             let until = soon.max(session.relied_on.saturating_sub(session.known - timeout));
             session.known = timeout;
@@ -186,7 +185,6 @@ impl State {
         if let Some(gone) = grant.all().find(gone) {
             return self.fail(format!("host {host} starts its command, but {} was gone by then", gone.node));
         }
-        self.check_bereft(host, grant);
         self.check_loans(host, grant);
         let is_unheard = grant.all().any(|granted| self.is_unheard(granted));
         if self.is_excused(host, None) || is_unheard || self.is_raised(grant) {
@@ -221,22 +219,6 @@ impl State {
         let missing = grant.all().find(|granted| !is_shown(granted)).filter(|_| self.hosts[*host].nesting.is_none());
         if let Some(granted) = missing {
             self.fail(format!("keeper {keeper} takes the lock, although it has read that {} is gone", granted.node));
-        }
-    }
-
-    /// A waiter that learns of the loss of the servers' data starts nothing while the lease of another contender may last,
-    /// of which these servers know nothing. If there are other faults, or the session timeouts differ, it cannot tell.
-    fn check_bereft(&mut self, host: usize, grant: &Grant) {
-        let state = &self.hosts[host];
-        let alike = self.servers.all.iter().all(|server| server.limit >= self.servers.timeout);
-        // If it got the lock in that session, it was told so before the loss, and has a lease.
-        let has_learnt = state.bereft.is_some_and(|lost| lost != self.servers.session_of(grant.session));
-        // What a nested run relies on may be the session of another run.
-        if !has_learnt || !self.calm || !alike || state.nesting.is_some() {
-            return;
-        }
-        if self.hosts.iter().any(|other| other.is_running() && self.hosts[host].excludes(other)) {
-            self.fail(format!("host {host} starts its command beside one of which the servers have lost the node"));
         }
     }
 

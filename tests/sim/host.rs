@@ -189,8 +189,6 @@ pub(crate) struct Host {
     pub(crate) operator_until: Time,
     /// Supervisor and guard had died when something was left of the command.
     pub(crate) abandoned: bool,
-    /// It waited in this session (an index), which the servers have lost with their data.
-    pub(crate) bereft: Option<usize>,
     /// The end of a lease that was made shorter, until the supervisor or the guard has looked at it.
     pub(crate) shortened_from: Time,
     /// The same, until the guard has looked at it: the kernel goes by that.
@@ -265,7 +263,6 @@ impl Host {
             paused_until: 0,
             operator_until: 0,
             abandoned: false,
-            bereft: None,
             shortened_from: 0,
             longest_lease: 0,
             cuts: vec![(0, 0); servers],

@@ -139,8 +139,6 @@ pub(crate) struct Server {
 pub(crate) struct Session {
     pub(crate) host: usize,
     pub(crate) alive: bool,
-    /// Its client knows of it.
-    pub(crate) is_told: bool,
     /// How many transactions there were before it was created.
     opened_at: usize,
     /// The timeout that it was created with, and the shortest one that its client knows of.
@@ -819,20 +817,19 @@ impl State {
         let mut back = vec![];
         for (index, session) in sessions.iter_mut().enumerate() {
             let closed = log[..copied].iter().any(|transaction| transaction.closes == Some(index));
-            let was_alive = std::mem::replace(&mut session.alive, session.opened_at < copied && !closed);
+            session.alive = session.opened_at < copied && !closed;
             if session.alive {
                 session.deadline = until + session.created;
                 session.relied_on = session.deadline;
                 back.push((session.deadline, index));
-            } else if was_alive && session.is_told && !self.hosts[session.host].is_running() {
-                self.hosts[session.host].bereft = Some(index);
             }
         }
         for (deadline, index) in back {
             self.schedule(deadline, Event::Expire(index));
         }
         for host in 0..self.hosts.len() {
-            // A holder that is out of touch has the rest of its lease.
+            // A holder that is out of touch has the rest of its lease. Until then two commands may run at the same time, because
+            // the servers have not kept what they had confirmed.
             self.hosts[host].operator_until = self.now + self.servers.timeout;
             self.after(self.servers.timeout + 1, Event::Verify(host));
         }

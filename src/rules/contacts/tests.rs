@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::rules::lease::Lease;
+use crate::rules::pace::Pace;
 
 const BOOT: Instant = Instant::from_boot(Duration::from_secs(1000));
 const HALF_MINUTE: Duration = Duration::from_secs(30);
@@ -24,12 +25,12 @@ fn contact(sent: u64, answered: u64) -> Contact {
 fn beat(contacts: &mut Contacts, timeout: Duration, synced: Instant, sent: Instant) -> Instant {
     contacts.note_synced(synced);
     let beat = contacts.beat_sent_at(sent);
-    contacts.lease_from(timeout, beat, sent)
+    contacts.lease_from(timeout, beat)
 }
 
 /// An idle session: a ping is sent when it is due, and the way there and back takes `delay`.
 fn idle_until(pace: Pace, timeout: Duration, delay: Duration, end: Instant) -> Contacts {
-    let mut contacts = Contacts::new(pace, BOOT);
+    let mut contacts = Contacts::new(BOOT);
     let mut sent = pace.ping_at(BOOT);
     while sent + delay <= end {
         contacts.add(timeout, [Contact { sent, answered: sent + delay }]);
@@ -40,11 +41,7 @@ fn idle_until(pace: Pace, timeout: Duration, delay: Duration, end: Instant) -> C
 
 /// The same, with a session timeout of half a minute.
 fn contacts_until(millis: u64) -> Contacts {
-    let mut contacts = idle_until(Pace::brisk(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(millis));
-    for now in (0..=millis).step_by(300) {
-        contacts.note_awake(at(now));
-    }
-    contacts
+    idle_until(Pace::brisk(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(millis))
 }
 
 proptest! {
@@ -83,7 +80,7 @@ proptest! {
         phase in 0.0..1.0,
     ) {
         let timeout = Duration::from_millis(millis);
-        let mut contacts = Contacts::new(Pace::brisk(HALF_MINUTE), BOOT);
+        let mut contacts = Contacts::new(BOOT);
         let (mut sent, mut answered, mut all) = (BOOT, BOOT, vec![]);
         for (gap, delay) in gaps {
             sent = sent + timeout.mul_f64(gap);
@@ -124,29 +121,8 @@ fn the_next_in_line_has_a_full_lease_after_half_a_tick() {
     let mut contacts = idle_until(Pace::calm(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(61_000));
     let at_once = beat(&mut contacts, HALF_MINUTE, at(61_000), at(61_001));
     assert_eq!(at_once, at(50_000) + Terms::reach(HALF_MINUTE));
-    contacts.set_pace(Pace::brisk(HALF_MINUTE));
     contacts.add(HALF_MINUTE, [contact(61_000, 61_001)]);
     assert_eq!(beat(&mut contacts, HALF_MINUTE, at(63_001), at(63_002)), at(63_002));
-}
-
-/// A waiter far back wakes for its pings only. That is no pause: a connection that is lost was not lost before.
-#[test]
-fn rare_pings_are_no_pauses() {
-    let mut contacts = Contacts::new(Pace::calm(HALF_MINUTE), BOOT);
-    for now in (0..=60_000).step_by(10_001) {
-        contacts.note_awake(at(now));
-    }
-    assert_eq!(contacts.heard_until(at(65_000)), at(65_000));
-    contacts.note_awake(at(85_000));
-    assert_eq!(contacts.heard_until(at(85_001)), at(50_005));
-}
-
-/// Even if it pings so seldom that all since the opening may have been a pause.
-#[test]
-fn what_was_answered_the_servers_have_heard() {
-    let mut contacts = Contacts::new(Pace::calm(HALF_MINUTE), BOOT);
-    contacts.add(HALF_MINUTE, [contact(10_000, 10_001)]);
-    assert_eq!(contacts.heard_until(at(10_002)), at(10_000));
 }
 
 /// Our server may be cut off from the leader, and answers pings all the same.
@@ -156,23 +132,20 @@ fn without_a_sync_only_the_opening_counts() {
     let mut contacts = contacts_until(60_000);
     assert!(!contacts.wants_sync(HALF_MINUTE, BOOT + reach));
     let early = contacts.beat_sent_at(BOOT + reach);
-    assert_eq!(contacts.lease_from(HALF_MINUTE, early, at(60_000)), BOOT + reach);
+    assert_eq!(contacts.lease_from(HALF_MINUTE, early), BOOT + reach);
     assert!(contacts.wants_sync(HALF_MINUTE, at(60_000)));
     let beat = contacts.beat_sent_at(at(60_000));
     // Answered while the beat was on its way: that may have overtaken the relay.
     contacts.note_synced(at(60_000));
     assert!(!contacts.wants_sync(HALF_MINUTE, at(61_499)));
     assert!(contacts.wants_sync(HALF_MINUTE, at(61_500)));
-    assert_eq!(contacts.lease_from(HALF_MINUTE, beat, at(60_000)), BOOT + reach);
+    assert_eq!(contacts.lease_from(HALF_MINUTE, beat), BOOT + reach);
 }
 
 /// The way to the server is dead, and bytes of a long reply come in: the connection is not given up.
 #[test]
 fn a_connection_that_only_brings_bytes_proves_nothing() {
     let mut contacts = contacts_until(60_000);
-    for now in (60_300..=90_000).step_by(300) {
-        contacts.note_awake(at(now));
-    }
     let lease = beat(&mut contacts, HALF_MINUTE, at(90_000), at(90_000));
     assert_eq!(lease, at(58_125) + Terms::reach(HALF_MINUTE));
     assert!(!worth_starting(HALF_MINUTE, lease, at(90_000)));
@@ -181,7 +154,7 @@ fn a_connection_that_only_brings_bytes_proves_nothing() {
 /// The server answers a ping at once, and a transaction when the quorum has.
 #[test]
 fn answers_may_overtake_each_other() {
-    let mut contacts = Contacts::new(Pace::brisk(HALF_MINUTE), BOOT);
+    let mut contacts = Contacts::new(BOOT);
     contacts.add(HALF_MINUTE, [contact(40_000, 40_010), contact(38_000, 40_020)]);
     let lease = beat(&mut contacts, HALF_MINUTE, at(60_000), at(60_010));
     assert_eq!(lease, at(40_000) + Terms::reach(HALF_MINUTE));
@@ -190,23 +163,4 @@ fn answers_may_overtake_each_other() {
 #[test]
 fn a_waiter_that_waits_long_keeps_few_contacts() {
     assert!(contacts_until(3_600_000).answered.len() < 20);
-}
-
-#[test]
-fn a_loss_just_after_a_pause_was_in_the_pause() {
-    let mut contacts = contacts_until(60_000);
-    assert_eq!(contacts.heard_until(at(60_300)), at(60_300));
-    // The end of a pause, before and after `awake` was called.
-    assert_eq!(contacts.heard_until(at(100_000)), at(60_000));
-    contacts.note_awake(at(100_000));
-    assert_eq!(contacts.heard_until(at(100_010)), at(60_000));
-    // A machine that wakes without a network: a session does not give the connection up before this.
-    for now in (100_300..=109_000).step_by(300) {
-        contacts.note_awake(at(now));
-    }
-    assert_eq!(contacts.heard_until(at(109_030)), at(60_000));
-    for now in (109_100..=109_700).step_by(300) {
-        contacts.note_awake(at(now));
-    }
-    assert_eq!(contacts.heard_until(at(109_700)), at(109_700));
 }

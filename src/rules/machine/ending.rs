@@ -52,9 +52,7 @@ impl Machine {
         match event {
             Event::Keeper(Report::Released { was_busy }) => finish(release, Some(was_busy), vec![]),
             // The end of a session takes the node with it, but says nothing about other contenders.
-            Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded) | Report::Requeued { .. }) => {
-                finish(release, None, vec![])
-            }
+            Event::Keeper(Report::Lost(Loss::SessionOver) | Report::Requeued { .. }) => finish(release, None, vec![]),
             Event::KeeperGone => unconfirmed(release),
             Event::Timer if now >= release.until => unconfirmed(release),
             Event::Signal { signal, .. } => {

@@ -103,16 +103,11 @@ impl Harness {
     }
 
     fn held(&mut self) {
-        self.held_but_not_to_start_before(self.now);
-    }
-
-    fn held_but_not_to_start_before(&mut self, start_at: Instant) {
         self.last_beat = Some(self.now);
         self.event(Event::Keeper(Report::Queue(Progress::Held {
             grant: Box::new(grant()),
             timeout: TIMEOUT,
             from: self.now,
-            start_at,
         })));
     }
 
@@ -263,8 +258,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Requeued { loss: Loss::NodeDeleted, pause: Duration::ZERO }),
         Just(Report::Lost(Loss::LenderGone)),
         Just(Report::Lost(Loss::NodeDeleted)),
-        Just(Report::Lost(Loss::SessionExpired)),
-        Just(Report::Lost(Loss::SessionEnded)),
+        Just(Report::Lost(Loss::SessionOver)),
         Just(Report::Refused(Refusal::NoChroot)),
         Just(Report::Revoked(Revoker::User(None))),
         Just(Report::Released { was_busy: true }),
@@ -485,7 +479,7 @@ fn after_ctrl_z_it_is_told_again_what_is_waited_for() {
 
 #[test]
 fn a_deleted_node_kills_at_once() {
-    for loss in [Loss::NodeDeleted, Loss::StoodStill, Loss::SessionExpired, Loss::SessionEnded] {
+    for loss in [Loss::NodeDeleted, Loss::StoodStill, Loss::SessionOver] {
         let mut run = Harness::running(settings());
         run.event(Event::Keeper(Report::Lost(loss)));
         assert!(run.killed);
@@ -590,7 +584,7 @@ fn the_timeout_counts_once_over_everything() {
     run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.pass(Duration::from_secs(20));
-    run.event(Event::Keeper(Report::Lost(Loss::SessionExpired)));
+    run.event(Event::Keeper(Report::Lost(Loss::SessionOver)));
     // For longer than --connect-timeout no server answers; but that limit applies to the first session only.
     run.pass(Duration::from_secs(25));
     run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
@@ -626,8 +620,8 @@ fn silent_servers_do_not_make_a_lock_busy() {
     let mut run = waited_in_vain();
     run.pass(VERDICT_PATIENCE);
     expect_unavailable(&run, None);
-    let requeued = Report::Requeued { loss: Loss::SessionExpired, pause: Duration::ZERO };
-    for last in [Event::KeeperGone, Event::Keeper(Report::Lost(Loss::SessionExpired)), Event::Keeper(requeued)] {
+    let requeued = Report::Requeued { loss: Loss::SessionOver, pause: Duration::ZERO };
+    for last in [Event::KeeperGone, Event::Keeper(Report::Lost(Loss::SessionOver)), Event::Keeper(requeued)] {
         let mut run = waited_in_vain();
         run.event(last);
         expect_unavailable(&run, None);
@@ -697,59 +691,16 @@ fn each_silence_is_told_once() {
     assert!(!run.doomed);
 }
 
-/// A waiter whose session the servers have forgotten, and who is first now that they have forgotten everybody.
-fn first_after_the_session_was_ended(settings: Settings) -> Harness {
-    let mut run = Harness::new(settings);
-    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
-    run.event(Event::Keeper(Report::Requeued { loss: Loss::SessionEnded, pause: Duration::ZERO }));
-    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
-    run.held_but_not_to_start_before(run.now + TIMEOUT);
-    run
-}
-
-#[test]
-fn after_a_lost_session_every_old_lease_must_end() {
-    let mut run = first_after_the_session_was_ended(settings());
-    assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
-    for _ in 0..29 {
-        run.pass(Duration::from_secs(1));
-        run.beat();
-    }
-    run.pass(Duration::from_millis(999));
-    assert!(!run.spawned);
-    run.pass(Duration::from_millis(1));
-    assert!(run.alive);
-}
-
-#[test]
-fn the_timeout_counts_while_old_leases_run_out() {
-    let mut run = first_after_the_session_was_ended(Settings {
-        patience: Patience::AtMost(Duration::from_secs(5)),
-        ..settings()
-    });
-    run.pass(Duration::from_secs(5));
-    assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
-    run.event(Event::Keeper(Report::Released { was_busy: true }));
-    assert_eq!(run.finished, Some(Outcome::Unavailable));
-}
-
-/// The servers have answered, but know of nobody who is before us.
-#[test]
-fn nonblock_does_not_wait_for_old_leases() {
-    let mut run = first_after_the_session_was_ended(Settings { patience: Patience::NoWait, ..settings() });
-    assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
-    run.event(Event::Keeper(Report::Released { was_busy: true }));
-    assert_eq!(run.finished, Some(Outcome::Unavailable));
-}
-
 /// The servers may take a lock away that was reported as held before the command is started.
 #[test]
 fn a_loss_before_the_start_is_the_loss_of_a_place() {
-    let mut run = first_after_the_session_was_ended(settings());
-    let effects = run.machine.step(run.now, Event::Keeper(Report::Lost(Loss::SessionExpired)));
+    let mut run = Harness::new(settings());
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
+    run.held();
+    let effects = run.machine.step(run.now, Event::Keeper(Report::Lost(Loss::SessionOver)));
     assert_eq!(effects, [Effect::QueueAgain]);
-    run.event(Event::Keeper(Report::Requeued { loss: Loss::SessionExpired, pause: Duration::ZERO }));
-    assert!(run.said(|notice| matches!(notice, Notice::Requeued { loss: Loss::SessionExpired, .. })));
+    run.event(Event::Keeper(Report::Requeued { loss: Loss::SessionOver, pause: Duration::ZERO }));
+    assert!(run.said(|notice| matches!(notice, Notice::Requeued { loss: Loss::SessionOver, .. })));
     run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.held();
     run.pass(Duration::ZERO);

@@ -29,14 +29,12 @@ pub(super) struct Waiting {
     held: Option<Held>,
 }
 
-/// The command starts when the lease is long enough, and no sooner than the pause of [`Notice::Pausing`] is over. As a rule
-/// there is no pause and the lease is long enough at once; if this computer has stalled, the keeper beats, and the lease is
-/// judged again.
+/// The command starts when the lease is long enough. As a rule it is long enough at once; if this computer has stalled, the
+/// keeper beats, and the lease is judged again.
 #[derive(Debug)]
 struct Held {
     lease: Lease,
     grant: Box<Grant>,
-    start_at: Instant,
     judge_at: Instant,
     /// A run above us holds the locks.
     is_lent: bool,
@@ -69,7 +67,7 @@ impl Machine {
                 let terms = regranted(self.settings.session_timeout, self.settings.kill_after);
                 // What the lender shows extends it before it is judged.
                 let lease = Lease::new(terms, Instant::from_boot(Duration::ZERO));
-                let held = Held { lease, grant, start_at: now, judge_at: now, is_lent: true };
+                let held = Held { lease, grant, judge_at: now, is_lent: true };
                 stay(Waiting { held: Some(held), ..waiting }, None)
             }
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), None),
@@ -152,15 +150,12 @@ impl Machine {
                 stay(Waiting { view: Some(view), reason: None, ..waiting }, [say])
             }
             Progress::Turn => stay(Waiting { view: None, ..waiting }, None),
-            Progress::Held { start_at, .. } if no_wait && now < start_at => self.unavailable(now, Blocker::OldLease),
             // The command is not started here: signals that have come already are heard first, because a
             // shutdown may have begun.
-            Progress::Held { grant, timeout, from, start_at } => {
-                let pause = start_at.saturating_since(now);
-                let say = (!pause.is_zero()).then_some(Effect::Say(Notice::Pausing(pause)));
+            Progress::Held { grant, timeout, from } => {
                 let lease = Lease::new(regranted(timeout, self.settings.kill_after), from);
-                let held = Held { lease, grant, start_at, judge_at: now.max(start_at), is_lent: false };
-                stay(Waiting { view: None, held: Some(held), ..waiting }, say)
+                let held = Held { lease, grant, judge_at: now, is_lent: false };
+                stay(Waiting { view: None, held: Some(held), ..waiting }, None)
             }
         }
     }
@@ -176,9 +171,7 @@ impl Machine {
             {
                 give_up(now, Outcome::NotFree, Notice::TimedOut(Blocker::Lender))
             }
-            Waiting { held: Some(held), .. } if is_over => {
-                self.unavailable(now, if now < held.start_at { Blocker::OldLease } else { Blocker::Late })
-            }
+            Waiting { held: Some(_), .. } if is_over => self.unavailable(now, Blocker::Late),
             Waiting { held: Some(held), .. } if now >= held.judge_at => {
                 let held = Held { judge_at: now + JUDGE_AGAIN, ..held };
                 stay(Waiting { held: Some(held), ..waiting }, None)

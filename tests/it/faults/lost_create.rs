@@ -88,7 +88,6 @@ fn and_another_server_answers() {
 fn and_the_session_expires() {
     let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation(&proxy, Fate::ResetAndHold);
-    // Under a short session, because a waiter whose session ends early starts nothing for that long.
     let mut job = scratch.start(&proxy.address(), "job", &["-v"], &["--exit-on", "TERM"]);
     trap.wait();
     let lost = scratch.only_contender();
