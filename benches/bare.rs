@@ -7,7 +7,7 @@ use std::process;
 use std::time::Duration;
 
 use zklock::rules::instant::Instant;
-use zklock::rules::pace::Pace;
+use zklock::rules::keep_alive::KeepAlive;
 use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
 use zklock::zookeeper::wire::error::Code;
 use zklock::zookeeper::wire::handshake::{Attempt, Granted};
@@ -42,7 +42,7 @@ impl Bare {
                 break granted;
             }
         };
-        Ok(Self { socket, connection: Connection::new(granted, "/", Pace::calm(timeout), NOW) })
+        Ok(Self { socket, connection: Connection::new(granted, "/", KeepAlive::calm(timeout), NOW) })
     }
 
     /// Sends these requests in one flight.

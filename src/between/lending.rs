@@ -34,6 +34,7 @@ use crate::rules::offer::{Barrier, Descriptor, Offer};
 use crate::rules::process_identity::ProcessIdentity;
 use crate::system::{namespaces, process};
 
+/// What the lender keeps: its end of the pipe, and the file of its page.
 #[derive(Debug)]
 pub struct Lending {
     writes: OwnedFd,
@@ -47,8 +48,9 @@ pub struct Lending {
 }
 
 impl Lending {
-    /// This run lends from now on. A fork has to close its copies, or to execute a program: they would hide its death.
-    pub fn begin(page: File) -> io::Result<Self> {
+    /// This run lends from now on. A fork of it has to close its copies of the pipe, or to execute a program: such a copy
+    /// would hide the lender's death from the borrowers.
+    pub fn new(page: File) -> io::Result<Self> {
         let (_, writes) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let door = writes.try_clone()?;
         let descriptor = |fd: BorrowedFd<'_>| {
@@ -63,7 +65,7 @@ impl Lending {
         self.lender
     }
 
-    /// Lends this to the process `root` and those below it. Returns what they are to be told.
+    /// Lends `lent` to the process `root` and those below it. Returns what zklock tells them in a variable.
     pub fn offer(&self, root: ProcessIdentity, lent: &Lent) -> io::Result<Offer> {
         Page::publish(&self.page, lent)?;
         let [pipe, page] = self.places;
@@ -71,14 +73,15 @@ impl Lending {
     }
 
     /// From now on nothing more is lent.
-    pub fn end(&self) {
+    pub fn close_door(&self) {
         self.door.take();
     }
 
     /// All that is lent is lost: what runs under it is to be killed.
     pub fn call_in(&self) {
-        // In this order, because nothing can be put into a pipe that nobody reads.
-        self.end();
+        // The door first: no byte goes into a pipe that nobody reads, so a borrower that opens the pipe after this attempt
+        // must find the door closed.
+        self.close_door();
         let _ = write(&self.writes, &[0]);
     }
 
@@ -87,7 +90,8 @@ impl Lending {
         self.awaited().is_some_and(|writes| has(writes, PollFlags::empty()))
     }
 
-    /// What shows that ([`Self::is_over`]), once nothing more is lent. No event has to be asked for.
+    /// Once nothing more is lent: the descriptor at which poll(2) reports an error, without being asked for an event, when
+    /// no run may use our locks any more.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
         self.door.borrow().is_none().then(|| self.writes.as_fd())
     }
@@ -124,7 +128,7 @@ impl Processes for Proc {
         let opened = open(offer);
         log::debug!("lender {}: {opened:?}", offer.lender.pid);
         let (lease, pipe) = opened.map_err(|error| match error.raw_os_error() {
-            // The process has gone, or that number is free, or another's, there.
+            // The lender has gone, or has closed the descriptor, or has another file under its number.
             None | Some(libc::ENOENT | libc::ESRCH) => Unlent::Over,
             Some(_) => {
                 log::info!("cannot borrow: {error}");
@@ -137,8 +141,8 @@ impl Processes for Proc {
     }
 
     fn is_above(&self, root: ProcessIdentity, pid: u32) -> Option<bool> {
-        // If the process is the same before and after, it was so meanwhile. Before, because a process that /proc hides is
-        // found by its number alone.
+        // If `root` is the same process before and after the walk, it was so during the walk. It is looked at before as well,
+        // because the walk finds a process that /proc hides by its number alone.
         let is_above = || {
             let is_there = lives(root)? && (root.pid == pid || process::is_above(root.pid, pid)?);
             Ok::<_, io::Error>(is_there && lives(root)?)
@@ -152,8 +156,7 @@ fn has(pipe: BorrowedFd<'_>, event: PollFlags) -> bool {
     poll(&mut [PollFd::new(pipe, event)], PollTimeout::ZERO).is_ok_and(|count| count > 0)
 }
 
-/// Opens the page and a read end of the pipe of another process, unless that process has closed its door meanwhile. An error
-/// without a number says that.
+/// Opens a lender's page and a read end of its pipe. An error without a number: the lender has closed its door.
 fn open(offer: Offer) -> io::Result<(Option<(Page, Lent)>, OwnedFd)> {
     let pid = offer.lender.pid;
     let path = |descriptor: Descriptor| format!("/proc/{pid}/fd/{}", descriptor.number);
@@ -164,7 +167,7 @@ fn open(offer: Offer) -> io::Result<(Option<(Page, Lent)>, OwnedFd)> {
     };
     // The first look keeps us from opening what belongs to another process by now.
     stands()?;
-    // There, the servers' names may stand for others.
+    // In another network the names of the servers may stand for other servers.
     let is_foreign = fs::metadata(format!("/proc/{pid}"))?.uid() != geteuid().as_raw()
         || namespaces::network(pid) != namespaces::network(std::process::id());
     if is_foreign {
@@ -184,12 +187,12 @@ pub fn process(pid: u32) -> io::Result<ProcessIdentity> {
     Ok(ProcessIdentity { pid, started })
 }
 
-/// Whether this process lives. An error: it may.
+/// Whether this process lives. On an error it may live.
 pub fn lives(process: ProcessIdentity) -> io::Result<bool> {
     Ok(process::started(process.pid)? == Some(process.started))
 }
 
-/// The text that tells one boot of a machine from all others.
+/// A text that is different at each boot of each machine.
 pub fn boot_id() -> Option<String> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(text.trim().to_owned())

@@ -37,15 +37,15 @@ impl Link {
         Ok(send_whole(self.as_fd(), &serde_json::to_vec(message)?)?)
     }
 
-    /// Lets the other side see that we have gone. That takes no memory, and its messages still arrive.
-    pub fn end(&self) {
+    /// Lets the other side see that we have gone. This takes no memory, and the messages of the other side still arrive.
+    pub fn hang_up(&self) {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
     }
 
     pub fn receive<T: DeserializeOwned>(&self) -> Received<T> {
         let mut buffer = self.buffer.borrow_mut();
         if buffer.is_empty() {
-            // Its pages are taken only as they are used.
+            // The system takes memory for it only where a message is written.
             *buffer = vec![0; LONGEST_MESSAGE];
         }
         loop {
@@ -58,8 +58,7 @@ impl Link {
                         Received::Gone
                     }
                 },
-                // ECONNRESET: the other side went without having read everything. What it sent
-                // before that is still to be read.
+                // ECONNRESET: the other side went before it had read everything. What it had sent is still to be read.
                 Err(Errno::EINTR | Errno::ECONNRESET) => continue,
                 Err(Errno::EAGAIN) => Received::Nothing,
                 Err(error) => {

@@ -12,7 +12,7 @@ use nix::sys::prctl;
 use nix::unistd::getppid;
 
 use super::{Busy, Fence};
-use crate::between::ties::KeeperTies;
+use crate::between::inheritance::KeeperInheritance;
 use crate::between::wire::{Link, Received};
 use crate::keeper::process::detach;
 use crate::rules::fence::Holder;
@@ -37,7 +37,7 @@ pub(crate) struct FenceKeeper<'a> {
     /// The process id of the supervisor.
     pub(crate) supervisor: u32,
     pub(crate) link: Link,
-    pub(crate) ties: KeeperTies<'a>,
+    pub(crate) inherited: KeeperInheritance<'a>,
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
@@ -66,7 +66,7 @@ impl FenceKeeper<'_> {
     }
 
     fn take_turn(&self) -> Result<(), Refusal> {
-        while let Err(Busy(holder)) = self.fence.begin(self.supervisor)? {
+        while let Err(Busy(holder)) = self.fence.begin_turn(self.supervisor)? {
             let process = |holder: Holder| format!("process {}, with the token {}", holder.pid, holder.token);
             self.report(&Report::Queue(Progress::Waiting(QueueView {
                 lock: self.fence.path.display().to_string(),
@@ -75,7 +75,8 @@ impl FenceKeeper<'_> {
                 held_since: None,
             })));
             let _ = prctl::set_name(c"lock-waiter");
-            // fcntl(2) waits for nothing else. There is nothing to be done before this process ends.
+            // fcntl(2) waits for the byte alone. So a signal ends this process when there is an order, or when the supervisor
+            // has gone: in both cases nothing is left to do.
             let news = self.link.as_fd();
             let _ = signals::signal_at_news(news, std::process::id().cast_signed(), Signal::KILL);
             if self.link.receive::<Order>() != Received::Nothing {
@@ -91,7 +92,7 @@ impl FenceKeeper<'_> {
     /// It is our turn.
     async fn keep(&self, reactor: &Reactor) {
         let now = clock::now();
-        self.ties.write_lease(Span::without_end(now));
+        self.inherited.write_lease(Span::without_end(now));
         let file = self.fence.path.display().to_string();
         let first = GrantedLock { lock: file.clone(), node: file, token: self.fence.token.cast_signed() };
         self.report(&Report::Queue(Progress::Held {
@@ -115,11 +116,11 @@ impl FenceKeeper<'_> {
         }
     }
 
-    /// Ends our turn when nothing is left of the command: the supervisor may hang. If the guard has died, the supervisor is
-    /// to kill what is left. Never ends.
+    /// Ends our turn when nothing is left of the command, without an order: the supervisor may hang. If the guard has died,
+    /// the supervisor has to kill what is left first. Never ends.
     async fn follow_guard(&self, reactor: &Reactor) {
-        reactor.ready(self.ties.guards_gone, PollFlags::POLLIN).await;
-        if self.ties.page.stage() == Stage::Empty {
+        reactor.ready(self.inherited.guards_gone, PollFlags::POLLIN).await;
+        if self.inherited.page.stage() == Stage::Empty {
             self.fence.end_turn();
         }
         pending().await
@@ -129,7 +130,8 @@ impl FenceKeeper<'_> {
     async fn make_way(&self, reactor: &Reactor) {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
         let token = loop {
-            // Watched before it is read: FILE is replaced, and the one that was there loses its name.
+            // The watch comes before the look, so that no change is missed. It is on the file that has the name now, and that
+            // file loses the name when FILE is replaced.
             let watch = inotify.as_ref().filter(|inotify| self.watch(inotify));
             match (self.later(), watch) {
                 (Some(token), _) => break token,
@@ -144,11 +146,11 @@ impl FenceKeeper<'_> {
         // A supervisor that is stopped would not read the report, so it is continued.
         let _ = signals::send(getppid().as_raw(), Signal::CONT);
         reactor.sleep_until(clock::now() + self.fence.kill_after.saturating_add(SLACK)).await;
-        self.ties.revoke();
+        self.inherited.revoke();
         pending().await
     }
 
-    /// Whether the kernel tells when FILE is replaced.
+    /// Asks the kernel to tell when FILE is replaced. Returns whether it does.
     fn watch(&self, inotify: &Inotify) -> bool {
         let flags = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MODIFY;
         inotify.add_watch(&self.fence.path, flags).is_ok()

@@ -1,5 +1,5 @@
-//! `zklock fence`: a run whose lock is a file on this machine. A keeper takes it, in place of a ZooKeeper session
-//! (`keeper`).
+//! `zklock fence`: a run whose lock is a file on this machine. Its keeper (`keeper`) has this file in place of a ZooKeeper
+//! session.
 //!
 //! FILE keeps the highest token that has been here. It is only ever replaced as a whole, so it can be read at any time.
 //! FILE.lock stays the same file for ever. Two of its bytes are locked, by locks that belong to the open file
@@ -44,7 +44,7 @@ pub struct Fence {
     lock: File,
 }
 
-/// It is another's turn; if that is known, this one's.
+/// It is the turn of another fence: of this one, if FILE.lock says so.
 #[derive(Debug)]
 pub(crate) struct Busy(pub(crate) Option<Holder>);
 
@@ -52,7 +52,7 @@ impl Fence {
     /// Opens FILE.lock, and makes it if it is not there.
     pub fn open(plan: &cli::FencePlan) -> Result<Self, Refusal> {
         let path = plan.file.clone();
-        // First: nothing is to be made beside a file that was named by mistake.
+        // First, so that no file is made beside one that was named by mistake.
         if seen(&path)? == SeenToken::Garbage {
             return Err(garbage(&path));
         }
@@ -90,16 +90,17 @@ impl Fence {
         self.lock.as_raw_fd()
     }
 
-    /// Records our token, and begins our turn if no other fence has its own. `pid`: our run, for others to read.
-    pub(crate) fn begin(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
+    /// Records our token, and begins our turn unless it is the turn of another fence. `pid`: our run, for others to read.
+    pub(crate) fn begin_turn(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
         self.lock_byte(libc::F_OFD_SETLKW, LOOK, libc::F_WRLCK)?;
-        let begun = self.look(pid);
-        // Where unlocking could fail, locking has failed before.
+        let begun = self.record_and_begin(pid);
+        // Unlocking fails only where locking has failed already.
         let _ = self.control(libc::F_OFD_SETLK, LOOK, libc::F_UNLCK);
         begun
     }
 
-    fn look(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
+    /// To be called while the byte for a look is ours.
+    fn record_and_begin(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
         self.expect_in_place()?;
         let holder = self.holder()?;
         let recorded = match self.seen()? {
@@ -129,7 +130,7 @@ impl Fence {
         said.map(Ok).map_err(|error| failed("cannot write", &self.lock_path, &error))
     }
 
-    /// Waits until no other fence has its turn: it is ours then.
+    /// Waits until it is the turn of no other fence, and begins ours.
     pub(crate) fn wait_for_turn(&self) -> Result<(), Refusal> {
         self.lock_byte(libc::F_OFD_SETLKW, TURN, libc::F_WRLCK)
     }
@@ -156,7 +157,7 @@ impl Fence {
         }
     }
 
-    /// In this order, so that a power cut leaves the old token or the new one, and the new one before a command runs.
+    /// Replaces FILE. After a power cut FILE has the old token or the new one, and the new one if a command has run.
     fn record(&self) -> io::Result<()> {
         let new = beside(&self.path, ".new");
         match fs::remove_file(&new) {
@@ -171,12 +172,12 @@ impl Fence {
         self.sync_directory()
     }
 
-    /// A `new` FILE is for those that the old one was for. The first one is for those that FILE.lock is for.
+    /// Those who may use the old FILE may use the `new` one. Without an old one, those who may use FILE.lock.
     fn keep_access(&self, new: &File) -> io::Result<()> {
         let old = fs::symlink_metadata(&self.path).or_else(|_| self.lock.metadata())?;
         // Only root gives a file away. Others may give it to a group of theirs.
         let is_given = fchown(new, Some(old.uid()), Some(old.gid())).or_else(|_| fchown(new, None, Some(old.gid())));
-        // What the old group may do is not for the group that we create files with.
+        // If the group cannot be kept, the new group does not get its rights.
         let kept = if is_given.is_ok() { 0o777 } else { 0o707 };
         new.set_permissions(fs::Permissions::from_mode(old.mode() & kept))
     }

@@ -14,8 +14,8 @@ use super::kernel::above;
 use super::process;
 use super::program::{self, FailurePipe};
 use super::request;
+use crate::between::inheritance::Inheritance;
 use crate::between::page::Page;
-use crate::between::ties::Ties;
 use crate::between::wire::send_whole;
 use crate::cli::environment;
 use crate::rules::event::CommandEnd;
@@ -44,9 +44,11 @@ pub struct Guard {
 
 impl Guard {
     /// Forks a guard, and that forks the command's process, which waits at the gate. An error means that no guard could be forked. A guard that cannot fork the command's process exits.
-    pub fn start(birth: &GuardBirth<'_>, ties: &Ties) -> io::Result<Self> {
-        let Some([guards_gone, guard_alive, guard_wake]) = ties.of_guard() else { return Err(Errno::ESRCH.into()) };
-        ties.page.reset();
+    pub fn start(birth: &GuardBirth<'_>, inherited: &Inheritance) -> io::Result<Self> {
+        let Some([guards_gone, guard_alive, guard_wake]) = inherited.of_guard() else {
+            return Err(Errno::ESRCH.into());
+        };
+        inherited.page.reset();
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (link, guards_link) = pair()?;
         let (gate, childs_gate) = pair()?;
@@ -62,21 +64,21 @@ impl Guard {
             Ok(ForkResult::Child) => {
                 signals::block_all();
                 drop((link, gate, failure, fuse));
-                let inherited = process::Inherited {
+                let inherited = process::GuardInheritance {
                     link: guards_link,
                     wake,
                     guards_gone,
                     guard_alive,
                     guard_wake,
-                    lender: ties.lender.as_ref().map(|lender| lender.pipe.as_fd()),
+                    lender: inherited.lender.as_ref().map(|lender| lender.pipe.as_fd()),
                     fuse: guards_fuse,
-                    page: ties.page,
-                    lease: ties.lease,
+                    page: inherited.page,
+                    lease: inherited.lease,
                 };
                 process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
             }
             Ok(ForkResult::Parent { child: pid }) => {
-                let (page, lease) = (ties.page, ties.lease);
+                let (page, lease) = (inherited.page, inherited.lease);
                 Ok(Self { pid, page, lease, link: Some(link), wake, gate: Some(gate), failure, _fuse: fuse })
             }
             Err(error) => Err(error.into()),
@@ -94,12 +96,17 @@ impl Guard {
 
     /// Lets the command start with this environment added to ours, if that is before `until`. Fails if the guard, or
     /// the command's process, has gone.
-    pub fn open(&mut self, ties: &mut Ties, variables: &[environment::Variable], until: Instant) -> io::Result<()> {
+    pub fn open(
+        &mut self,
+        inherited: &mut Inheritance,
+        variables: &[environment::Variable],
+        until: Instant,
+    ) -> io::Result<()> {
         let Some(gate) = self.gate.take() else { return Err(Errno::EPIPE.into()) };
         let message = gate::Opening { until, variables: variables.to_vec() }.to_bytes();
         send_whole(gate.as_fd(), &message)?;
         // Before the command can start: a copy of this end would hide the guard's death from the kernel.
-        ties.end();
+        inherited.close_guard_alive();
         self.request(GuardRequest::Open)?;
         Ok(())
     }

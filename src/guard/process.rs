@@ -35,7 +35,7 @@ use crate::system::signals::{self, Signals};
 const BLIND: u8 = 10;
 
 /// What a guard has from the supervisor.
-pub(super) struct Inherited<'a> {
+pub(super) struct GuardInheritance<'a> {
     pub(super) link: OwnedFd,
     /// Wakes the supervisor when there is something new in `page`.
     pub(super) wake: EventFd,
@@ -54,7 +54,7 @@ pub(super) struct Inherited<'a> {
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave. If the system is short of something,
 /// the supervisor is told why, and there is no guard: another may have more luck.
-pub(super) fn run(birth: &GuardBirth<'_>, inherited: Inherited<'_>, passage: Passage) -> ! {
+pub(super) fn run(birth: &GuardBirth<'_>, inherited: GuardInheritance<'_>, passage: Passage) -> ! {
     let _ = prctl::set_name(c"lock-guard");
     // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the keeper would
     // wait for it, and hold the lock.
@@ -104,8 +104,9 @@ struct GuardProcess<'a> {
 
 impl<'a> GuardProcess<'a> {
     /// Makes the command's process, and all that is needed to answer for it.
-    fn begin(birth: &GuardBirth<'_>, inherited: Inherited<'a>, passage: &Passage) -> io::Result<Self> {
-        let Inherited { link, wake, guards_gone, guard_alive, guard_wake, lender, fuse, page, lease } = inherited;
+    fn begin(birth: &GuardBirth<'_>, inherited: GuardInheritance<'a>, passage: &Passage) -> io::Result<Self> {
+        let GuardInheritance { link, wake, guards_gone, guard_alive, guard_wake, lender, fuse, page, lease } =
+            inherited;
         prctl::set_child_subreaper(true)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that only we
         // have must be closed before the end that tells us of the supervisor.

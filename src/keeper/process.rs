@@ -13,8 +13,8 @@ use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
 use super::io::KeeperIo;
 use super::{PAUSE, sessions};
+use crate::between::inheritance::KeeperInheritance;
 use crate::between::lending::{self, Lending};
-use crate::between::ties::KeeperTies;
 use crate::between::wire::{Link, Received};
 use crate::cli::{self, Plan};
 use crate::rules::card::Card;
@@ -46,7 +46,7 @@ pub fn run(
     refresh: Option<Duration>,
     seen: Vec<Seen>,
     link: Link,
-    ties: KeeperTies<'_>,
+    inherited: KeeperInheritance<'_>,
 ) {
     secrets::enter();
     // A panic is logged on one line, like every other message.
@@ -71,7 +71,7 @@ pub fn run(
     }
     let lived = Reactor::new().and_then(|reactor| {
         let card = OnceCell::new();
-        let outside = RealIo { plan, supervisor, seen, link, ties, servers: &servers, reactor: &reactor, card };
+        let outside = RealIo { plan, supervisor, seen, link, inherited, servers: &servers, reactor: &reactor, card };
         reactor.run(sessions::keep(plan, refresh, outside))
     });
     if let Err(error) = lived {
@@ -92,7 +92,7 @@ struct RealIo<'p> {
     plan: &'p Plan,
     supervisor: ProcessIdentity,
     link: Link,
-    ties: KeeperTies<'p>,
+    inherited: KeeperInheritance<'p>,
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
     seen: Vec<Seen>,
@@ -133,11 +133,11 @@ impl<'p> KeeperIo for RealIo<'p> {
     }
 
     fn write_lease(&self, span: Span) {
-        self.ties.write_lease(span);
+        self.inherited.write_lease(span);
     }
 
     fn show_answered(&self, now: Instant) {
-        self.ties.page.write_answered_at(now);
+        self.inherited.page.write_answered_at(now);
     }
 
     async fn report(&self, report: &Report) {
@@ -167,30 +167,30 @@ impl<'p> KeeperIo for RealIo<'p> {
         loop {
             match self.link.receive() {
                 Received::Message(order) => return Some(order),
-                Received::Gone => return self.ties.page.is_released().then_some(Order::Release),
+                Received::Gone => return self.inherited.page.is_released().then_some(Order::Release),
                 Received::Nothing => self.reactor.ready(&self.link, PollFlags::POLLIN).await,
             }
         }
     }
 
     fn recall(&self) -> bool {
-        self.ties.page.recall()
+        self.inherited.page.recall()
     }
 
     fn success(&self) -> Option<Instant> {
-        self.ties.page.success()
+        self.inherited.page.success()
     }
 
     fn revoke_lease(&self) {
-        self.ties.revoke();
+        self.inherited.revoke();
     }
 
     fn forget_lease(&self) {
-        self.ties.page.forget_lease();
+        self.inherited.page.forget_lease();
     }
 
     async fn emptied(&self) {
-        let KeeperTies { page, guards_gone, lent, .. } = &self.ties;
+        let KeeperInheritance { page, guards_gone, lent, .. } = &self.inherited;
         self.reactor.ready(guards_gone, PollFlags::POLLIN).await;
         // With `zklock hold`, what borrows the lock is not below the guard: the supervisor waits for that.
         if page.stage() != Stage::Empty || lent.is_some() {
@@ -199,7 +199,7 @@ impl<'p> KeeperIo for RealIo<'p> {
     }
 
     async fn guard_gone(&self) -> bool {
-        let KeeperTies { page, guards_gone, lent, .. } = &self.ties;
+        let KeeperInheritance { page, guards_gone, lent, .. } = &self.inherited;
         lent.iter().for_each(|lent| lent.call_in());
         // The pipe has no message, only an end.
         self.reactor.ready(guards_gone, PollFlags::POLLIN).await;

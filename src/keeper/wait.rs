@@ -9,10 +9,10 @@ use super::place::{Claim, Place, Step, StepEnd, lacking, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::child_name::ChildName;
+use crate::rules::keep_alive::KeepAlive;
 use crate::rules::lease::Terms;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::{Grant, GrantedLock, Loss, Progress, QueueView, Remark, Report, Right, Unfit};
-use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::rules::text::printable;
 use crate::system::futures::{all, first_of, or, zip};
@@ -295,10 +295,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
             .map(|()| Outlook::Unclear)
         };
         if !next_in_line {
-            session.set_pace(Pace::calm(session.timeout()));
+            session.set_keep_alive(KeepAlive::calm(session.timeout()));
         }
         let found = or(or(changed, beating), or(asking, self.look_again(session, claim, next_in_line))).await;
-        session.set_pace(Pace::brisk(session.timeout()));
+        session.set_keep_alive(KeepAlive::brisk(session.timeout()));
         found
     }
 

@@ -121,8 +121,8 @@ impl Terms {
     }
 
     /// How long it may take from one request that is answered to the answer of the next one. A session that lives by its
-    /// lease pings when it has sent nothing for T/16 ([`Pace::brisk`](crate::rules::pace::Pace::brisk)). The rest is for the way to the
-    /// server and back.
+    /// lease pings when it has sent nothing for T/16 ([`KeepAlive::brisk`](super::keep_alive::KeepAlive::brisk)).
+    /// The rest is for the way to the server and back.
     pub fn between_contacts(timeout: Duration) -> Duration {
         timeout / 10
     }

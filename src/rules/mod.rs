@@ -13,6 +13,7 @@ pub mod fence; // which token of `zklock fence` wins
 pub mod guard; // what a guard does, and when it kills
 pub mod guard_view; // what a supervisor concludes from what a guard shows
 pub mod instant; // points in time
+pub mod keep_alive; // when a connection needs a ping, and when it is lost
 pub mod last_run; // the record of `--once-per`
 pub mod lease; // for how long a lock can be relied on
 pub mod loans; // what a nested run borrows, and from which run
@@ -23,7 +24,6 @@ pub mod mode; // exclusive, shared, or one of N
 pub mod notice; // what the user may be told
 pub mod offer; // what runs offer the runs below them
 pub mod outcome; // how a run can end, and the exit statuses
-pub mod pace; // when a connection needs a ping, and when it is lost
 pub mod process_identity; // a process, also after its pid is reused
 pub mod queue; // who holds, and which nodes to watch
 pub mod revocation; // a request to give up a lock

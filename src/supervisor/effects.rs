@@ -39,7 +39,7 @@ impl SupervisorIo for Supervisor<'_> {
         }
         let is_lease_over = self.job.is_lease_over();
         // Once there is a command, the guard looks after the lender.
-        let has_lost_lender = || self.keeper.ties.has_lost_lender();
+        let has_lost_lender = || self.keeper.inherited.has_lost_lender();
         if (is_lease_over || self.job.is_gated()) && has_lost_lender() {
             snapshot.loss = Some(Loss::LenderGone);
         } else if is_lease_over {
@@ -65,7 +65,7 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn lease(&self) -> (Option<Span>, Option<Instant>) {
-        let page = self.keeper.ties.lease;
+        let page = self.keeper.inherited.lease;
         (page.lease(), page.answered_at())
     }
 
@@ -83,7 +83,7 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn spoil(&mut self) {
-        self.keeper.ties.page.spoil();
+        self.keeper.inherited.page.spoil();
     }
 
     fn perform(&mut self, effect: Effect) -> anyhow::Result<Option<Event>> {

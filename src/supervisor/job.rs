@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
-use crate::between::ties::Ties;
+use crate::between::inheritance::Inheritance;
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
 use crate::guard::program::RefusedCall;
@@ -80,12 +80,17 @@ impl Job {
 
     /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `kept_open`: descriptors that it
     /// keeps open for as long as something of the command is left.
-    pub(super) fn make_guard(&mut self, command: &CommandLine, ties: &Ties, kept_open: &[RawFd]) -> io::Result<()> {
+    pub(super) fn make_guard(
+        &mut self,
+        command: &CommandLine,
+        inherited: &Inheritance,
+        kept_open: &[RawFd],
+    ) -> io::Result<()> {
         self.shares_group = terminal::is_controlled();
         self.strangers.clear();
         self.tree.each_child(|child| self.strangers.push(child))?;
         let birth = GuardBirth { command, own_group: !self.shares_group, kept_open: kept_open.to_vec() };
-        let guard = Guard::start(&birth, ties)?;
+        let guard = Guard::start(&birth, inherited)?;
         self.guard = Some(RunningGuard { guard, view: GuardView::default(), leaves: false });
         Ok(())
     }
@@ -118,18 +123,18 @@ impl Job {
     pub(super) fn start(
         &mut self,
         command: &CommandLine,
-        ties: &mut Ties,
+        inherited: &mut Inheritance,
         kept_open: &[RawFd],
         variables: &[Variable],
         until: Instant,
     ) -> io::Result<()> {
-        let mut opened = self.open(ties, variables, until);
+        let mut opened = self.open(inherited, variables, until);
         if opened.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ECHILD | libc::EPIPE))) {
             // None could be made, or it has died meanwhile, or what waited at its gate has. The guard may have said why.
             let why = self.guard.as_ref().and_then(|running| running.guard.failure());
             self.dismiss_guard();
-            self.make_guard(command, ties, kept_open).map_err(|error| why.unwrap_or(error))?;
-            opened = self.open(ties, variables, until);
+            self.make_guard(command, inherited, kept_open).map_err(|error| why.unwrap_or(error))?;
+            opened = self.open(inherited, variables, until);
         }
         let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|running| self.failure_of(&running.guard));
         why.map_or(opened, Err)
@@ -145,9 +150,9 @@ impl Job {
         true
     }
 
-    fn open(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
+    fn open(&mut self, inherited: &mut Inheritance, variables: &[Variable], until: Instant) -> io::Result<()> {
         let running = self.guard.as_mut().ok_or(Errno::ECHILD)?;
-        running.guard.open(ties, variables, until)?;
+        running.guard.open(inherited, variables, until)?;
         running.view.start();
         Ok(())
     }

@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
+use crate::between::inheritance::{Inheritance, KeeperInheritance};
 use crate::between::lending::Lender;
-use crate::between::ties::{KeeperTies, Ties};
 use crate::between::wire::{Link, Received};
 use crate::cli::Plan;
 use crate::fence::{Fence, keeper as fence_keeper};
@@ -29,7 +29,7 @@ pub(super) struct KeeperProcess {
     pub(super) pid: Option<Pid>,
     /// `None` once the other end is closed.
     pub(super) link: Option<Link>,
-    pub(super) ties: Ties,
+    pub(super) inherited: Inheritance,
     pub(super) reaped: bool,
     /// It was reaped, and had not exited by itself.
     died: bool,
@@ -42,14 +42,14 @@ impl KeeperProcess {
     pub(super) fn start(plan: &Plan, refresh: Option<Duration>, seen: Vec<Seen>) -> anyhow::Result<Self> {
         let is_hold = plan.hold.is_some();
         let file = plan.access.login.file.as_deref().and_then(descriptor_of);
-        Self::fork(is_hold, file, |supervisor, link, ties| {
-            process::run(plan, supervisor, refresh, seen, link, ties);
+        Self::fork(is_hold, file, |supervisor, link, inherited| {
+            process::run(plan, supervisor, refresh, seen, link, inherited);
         })
     }
 
     pub(super) fn of_fence(fence: &Fence) -> anyhow::Result<Self> {
-        Self::fork(false, [fence.descriptor()], |supervisor, link, ties| {
-            fence_keeper::run(&fence_keeper::FenceKeeper { fence, supervisor: supervisor.pid, link, ties });
+        Self::fork(false, [fence.descriptor()], |supervisor, link, inherited| {
+            fence_keeper::run(&fence_keeper::FenceKeeper { fence, supervisor: supervisor.pid, link, inherited });
         })
     }
 
@@ -58,25 +58,26 @@ impl KeeperProcess {
     fn fork(
         is_hold: bool,
         files: impl IntoIterator<Item = RawFd>,
-        live: impl FnOnce(ProcessIdentity, Link, KeeperTies<'_>),
+        live: impl FnOnce(ProcessIdentity, Link, KeeperInheritance<'_>),
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
-        let ties = Ties::new(None).context("cannot make pipes and shared memory")?;
-        let supervisor = ties.lent.lender();
-        let mut keep = ties.descriptors_of_keeper(is_hold);
+        let inherited = Inheritance::new(None).context("cannot make pipes and shared memory")?;
+        let supervisor = inherited.lent.lender();
+        let mut keep = inherited.descriptors_of_keeper(is_hold);
         keep.extend([libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO, theirs.as_fd().as_raw_fd()]);
         keep.extend(writer::descriptor());
         keep.extend(proc::directory().map(|proc| proc.as_raw_fd()));
         keep.extend(files);
-        let forked = fork(c"lock-keeper", Life::Parents, &keep, || live(supervisor, theirs, ties.of_keeper(is_hold)));
+        let forked =
+            fork(c"lock-keeper", Life::Parents, &keep, || live(supervisor, theirs, inherited.of_keeper(is_hold)));
         let pid = forked.context("cannot fork")?;
-        Ok(Self { pid: Some(pid), link: Some(ours), ties, reaped: false, died: false, lent: None })
+        Ok(Self { pid: Some(pid), link: Some(ours), inherited, reaped: false, died: false, lent: None })
     }
 
     /// In place of a keeper: a run above us lends us its locks.
     pub(super) fn of_lender(lender: Lender, grant: Grant) -> anyhow::Result<Self> {
-        let ties = Ties::new(Some(lender)).context("cannot make pipes and shared memory")?;
-        Ok(Self { pid: None, link: None, ties, reaped: true, died: false, lent: Some(grant) })
+        let inherited = Inheritance::new(Some(lender)).context("cannot make pipes and shared memory")?;
+        Ok(Self { pid: None, link: None, inherited, reaped: true, died: false, lent: Some(grant) })
     }
 
     /// Whether it has gone, and did not exit by itself.
@@ -117,8 +118,8 @@ impl KeeperProcess {
         {
             log::info!("cannot tell the keeper {order:?}: {error}");
             // There is no command: the lock is to be released, which the shared page and the end of the socket can say.
-            self.ties.page.release();
-            link.end();
+            self.inherited.page.release();
+            link.hang_up();
         }
     }
 

@@ -156,7 +156,7 @@ impl<'p> Supervisor<'p> {
         let mut turns = Turns::begin(self.plan.settings, clock::now());
         // Now, because the servers take a while to open the session and to make our node. If there are too many processes, there
         // may be fewer at our turn.
-        if let Err(error) = self.job.make_guard(self.command, &self.keeper.ties, &self.descriptors_of_guard()) {
+        if let Err(error) = self.job.make_guard(self.command, &self.keeper.inherited, &self.descriptors_of_guard()) {
             log::info!("cannot make a guard yet: {error}");
         }
         loop {
@@ -191,7 +191,7 @@ impl<'p> Supervisor<'p> {
         self.job.prepare();
         let descriptors = self.descriptors_of_guard();
         let variables = self.variables(grant);
-        match self.job.start(self.command, &mut self.keeper.ties, &descriptors, &variables, until) {
+        match self.job.start(self.command, &mut self.keeper.inherited, &descriptors, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
                 self.manager.ready();
@@ -212,7 +212,7 @@ impl<'p> Supervisor<'p> {
         }
         let mut variables = environment::describe(grant, *mode);
         variables.push(environment::held(grant, held));
-        let own = self.keeper.pid.map(|_| &self.keeper.ties.lent);
+        let own = self.keeper.pid.map(|_| &self.keeper.inherited.lent);
         let root = |lent: &Lending| self.caller.as_ref().map_or(Some(lent.lender()), Caller::process);
         let offer = own.and_then(|lent| Some(lent.offer(root(lent)?, &self.plan.demand().lent(grant))));
         match offer {
@@ -231,12 +231,12 @@ impl<'p> Supervisor<'p> {
     /// Whether a run may use our locks. Once all below the guard has gone, what has the pipe open is as a rule a process
     /// elsewhere that has got a copy of our command's environment. It finds that out, or may be stopped.
     fn may_be_used(&self) -> bool {
-        !self.keeper.ties.lent.is_over() && (self.caller.is_some() || !self.job.has_gone())
+        !self.keeper.inherited.lent.is_over() && (self.caller.is_some() || !self.job.has_gone())
     }
 
     /// Has all killed that runs under our locks elsewhere.
     fn call_in(&self) {
-        self.keeper.ties.lent.call_in();
+        self.keeper.inherited.lent.call_in();
     }
 
     /// With `zklock hold`: the lock is, or is about to be, lost.
@@ -279,7 +279,7 @@ impl<'p> Supervisor<'p> {
             self.keeper.order(Order::Release);
         }
         self.keeper.link = None;
-        self.keeper.ties.end();
+        self.keeper.inherited.close_guard_alive();
         while !self.keeper.reaped {
             let left = until.saturating_since(clock::now());
             if left.is_zero() {
@@ -341,7 +341,7 @@ impl<'p> Supervisor<'p> {
             self.call_in();
         }
         if !self.plan.settings.wait_descendants {
-            self.keeper.ties.lent.end();
+            self.keeper.inherited.lent.close_door();
         }
         if self.may_be_used() { CommandEvent::EndedLending(end) } else { CommandEvent::Ended(end) }
     }

@@ -55,7 +55,7 @@ impl Supervisor<'_> {
             Some(Awaited::Everyone) => self.caller.is_some() && self.job.has_gone(),
             None => false,
         };
-        let lent = self.keeper.ties.lent.awaited().filter(|_| awaits_borrowers);
+        let lent = self.keeper.inherited.lent.awaited().filter(|_| awaits_borrowers);
         fds.extend(lent.map(|lent| PollFd::new(lent, PollFlags::empty())));
         if !self.caller_is_told {
             fds.extend(self.caller.as_ref().and_then(Caller::awaited));

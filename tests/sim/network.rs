@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use zklock::rules::instant::Instant;
-use zklock::rules::pace::silence_limit;
+use zklock::rules::keep_alive::silence_limit;
 use zklock::zookeeper::session::channel::Channel;
 
 use crate::chance::LATEST;

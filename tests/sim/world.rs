@@ -12,11 +12,11 @@ use zklock::rules::child_name::ChildName;
 use zklock::rules::contacts::Contact;
 use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
+use zklock::rules::keep_alive::{KeepAlive, silence_limit};
 use zklock::rules::lease::Span;
 use zklock::rules::loans::{self, HolderNode};
 use zklock::rules::message::{Connectivity, Loss, Order, Progress, Remark, Report};
 use zklock::rules::offer::Barrier;
-use zklock::rules::pace::{Pace, silence_limit};
 use zklock::system::futures::or;
 use zklock::zookeeper::session::channel::{Rejected, shake_hands};
 use zklock::zookeeper::session::client::ClientSession;
@@ -347,11 +347,11 @@ impl Session for SimSession {
         self.session.opened()
     }
 
-    fn set_pace(&self, pace: Pace) {
-        self.session.set_pace(pace);
+    fn set_keep_alive(&self, keep_alive: KeepAlive) {
+        self.session.set_keep_alive(keep_alive);
         let mut state = self.state.borrow_mut();
         let (now, keeper) = (state.now, state.conns[self.conn].keeper);
-        if self.is_calm.replace(pace == Pace::calm(self.timeout())) {
+        if self.is_calm.replace(keep_alive == KeepAlive::calm(self.timeout())) {
             state.keepers[keeper].calm_until = Some(now);
         }
     }

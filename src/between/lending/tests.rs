@@ -12,7 +12,7 @@ use crate::rules::mode::Mode;
 /// A run that lends something to what is below this process, and what it tells.
 fn lending() -> (Lending, Offer, Page) {
     let (page, file) = Page::new().unwrap();
-    let lending = Lending::begin(file).unwrap();
+    let lending = Lending::new(file).unwrap();
     let offer = lending.offer(lending.lender(), &lent()).unwrap();
     (lending, offer, page)
 }
@@ -40,7 +40,7 @@ fn the_lender_knows_when_the_last_borrower_is_done() {
     let (lending, offer, _) = lending();
     let (one, two) = (borrow(offer).unwrap(), borrow(offer).unwrap());
     assert!(!lending.is_over());
-    lending.end();
+    lending.close_door();
     drop(one);
     // What is borrowed stays so, although nothing more is lent.
     assert!(!two.is_lost() && !lending.is_over());
@@ -94,7 +94,7 @@ fn a_borrower_sees_the_lease_and_what_is_lent() {
 #[test]
 fn nothing_is_borrowed_after_the_end() {
     let (lending, offer, _) = lending();
-    lending.end();
+    lending.close_door();
     expect_over(&lending);
     assert_eq!(borrow(offer).err(), Some(Unlent::Over));
 }
@@ -163,7 +163,7 @@ fn nothing_is_borrowed_once_the_lender_has_looked() {
             let (lending, offer, _) = lending();
             *offered.lock().unwrap() = Some(offer);
             (0..delay).for_each(|_| std::hint::spin_loop());
-            lending.end();
+            lending.close_door();
             let is_over = lending.is_over();
             let borrowed = taken(&result);
             let is_lent = borrowed.is_ok();

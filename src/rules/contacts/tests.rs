@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::rules::keep_alive::KeepAlive;
 use crate::rules::lease::Lease;
-use crate::rules::pace::Pace;
 
 const BOOT: Instant = Instant::from_boot(Duration::from_secs(1000));
 const HALF_MINUTE: Duration = Duration::from_secs(30);
@@ -29,19 +29,19 @@ fn beat(contacts: &mut Contacts, timeout: Duration, synced: Instant, sent: Insta
 }
 
 /// An idle session: a ping is sent when it is due, and the way there and back takes `delay`.
-fn idle_until(pace: Pace, timeout: Duration, delay: Duration, end: Instant) -> Contacts {
+fn idle_until(keep_alive: KeepAlive, timeout: Duration, delay: Duration, end: Instant) -> Contacts {
     let mut contacts = Contacts::new(BOOT);
-    let mut sent = pace.ping_at(BOOT);
+    let mut sent = keep_alive.ping_at(BOOT);
     while sent + delay <= end {
         contacts.add(timeout, [Contact { sent, answered: sent + delay }]);
-        sent = pace.ping_at(sent);
+        sent = keep_alive.ping_at(sent);
     }
     contacts
 }
 
 /// The same, with a session timeout of half a minute.
 fn contacts_until(millis: u64) -> Contacts {
-    idle_until(Pace::brisk(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(millis))
+    idle_until(KeepAlive::brisk(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(millis))
 }
 
 proptest! {
@@ -55,7 +55,7 @@ proptest! {
         let timeout = Duration::from_millis(millis);
         let delay = (timeout / 10 - timeout / 16).mul_f64(answer);
         let sent = BOOT + timeout.mul_f64(age);
-        let mut contacts = idle_until(Pace::brisk(timeout), timeout, delay, sent);
+        let mut contacts = idle_until(KeepAlive::brisk(timeout), timeout, delay, sent);
         let from = beat(&mut contacts, timeout, sent, sent + delay);
         prop_assert!(sent <= from && from <= sent + delay, "{from:?}");
         prop_assert!(worth_starting(timeout, sent, sent + delay * 2));
@@ -66,7 +66,7 @@ proptest! {
     fn a_beat_of_one_that_was_far_back_is_worth_starting(millis in 1000u64..300_000, age in 0.0..5.0) {
         let (timeout, delay) = (Duration::from_millis(millis), Duration::from_millis(millis / 50));
         let sent = BOOT + timeout.mul_f64(age);
-        let mut contacts = idle_until(Pace::calm(timeout), timeout, delay, sent);
+        let mut contacts = idle_until(KeepAlive::calm(timeout), timeout, delay, sent);
         let from = beat(&mut contacts, timeout, sent, sent + delay);
         prop_assert!(worth_starting(timeout, from, sent + delay * 2), "{from:?}");
     }
@@ -118,7 +118,7 @@ fn a_beat_after_a_silence_counts_from_before_it() {
 /// A waiter far back pings every ten seconds. Then it is next in line, and pings at once.
 #[test]
 fn the_next_in_line_has_a_full_lease_after_half_a_tick() {
-    let mut contacts = idle_until(Pace::calm(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(61_000));
+    let mut contacts = idle_until(KeepAlive::calm(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(61_000));
     let at_once = beat(&mut contacts, HALF_MINUTE, at(61_000), at(61_001));
     assert_eq!(at_once, at(50_000) + Terms::reach(HALF_MINUTE));
     contacts.add(HALF_MINUTE, [contact(61_000, 61_001)]);

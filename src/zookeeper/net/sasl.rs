@@ -17,7 +17,7 @@ use rustls::crypto::ring;
 use super::digest_md5::Response;
 use super::tcp::TcpChannel;
 use crate::rules::instant::Instant;
-use crate::rules::pace::Pace;
+use crate::rules::keep_alive::KeepAlive;
 use crate::system::errors::brief;
 use crate::zookeeper::login::Sasl;
 use crate::zookeeper::session::channel::{Channel, is_for_later, send};
@@ -73,7 +73,7 @@ impl<'c, 'p> LoginExchange<'c, 'p> {
     pub(super) fn new(channel: &'c TcpChannel<'p>, granted: Granted, patience: Duration) -> Self {
         let now = channel.now();
         // No path is named, and no ping is sent.
-        let connection = Connection::new(granted, "", Pace::brisk(patience), now);
+        let connection = Connection::new(granted, "", KeepAlive::brisk(patience), now);
         Self { channel, connection, patience, until: now + patience }
     }
 

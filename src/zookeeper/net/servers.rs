@@ -12,7 +12,7 @@ use nix::poll::PollFlags;
 use super::address::{ConnectString, HostPort};
 use super::credentials;
 use super::tls::{Security, Tls, UnfitFile};
-use crate::rules::pace::silence_limit;
+use crate::rules::keep_alive::silence_limit;
 use crate::system::clock;
 use crate::system::errors::brief;
 use crate::system::futures::{all, until};

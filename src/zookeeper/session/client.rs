@@ -20,7 +20,7 @@ use super::{acl, created};
 use crate::rules::child_name::ChildName;
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
-use crate::rules::pace::Pace;
+use crate::rules::keep_alive::KeepAlive;
 use crate::zookeeper::login::{Credential, Login, Protection};
 use crate::zookeeper::wire::connection::{Connection, ServerEvent};
 use crate::zookeeper::wire::error::Unsendable;
@@ -73,7 +73,7 @@ impl<C: Channel> ClientSession<C> {
         // A new leader counts with the timeout that the session was created with, whatever was granted since
         // (SessionTrackerImpl).
         let timeout = before.map_or(granted.timeout, |before| before.min(granted.timeout));
-        let connection = Connection::new(granted, chroot, Pace::brisk(timeout), channel.now());
+        let connection = Connection::new(granted, chroot, KeepAlive::brisk(timeout), channel.now());
         Self {
             channel,
             timeout,
@@ -282,8 +282,8 @@ impl<C: Channel> Session for ClientSession<C> {
         self.wire.borrow().connection.asked_at()
     }
 
-    fn set_pace(&self, pace: Pace) {
-        self.wire.borrow_mut().connection.set_pace(pace);
+    fn set_keep_alive(&self, keep_alive: KeepAlive) {
+        self.wire.borrow_mut().connection.set_keep_alive(keep_alive);
         self.channel.poll_again();
     }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::rules::child_name::ChildName;
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
-use crate::rules::pace::Pace;
+use crate::rules::keep_alive::KeepAlive;
 pub use crate::zookeeper::wire::reply::{Change, NodeStat};
 
 /// Why a request was not answered as hoped.
@@ -108,8 +108,9 @@ pub trait Session: Sized {
     /// When the servers were asked for this connection: the leader heard from us no earlier than that.
     fn opened(&self) -> Instant;
 
-    /// From now on, the server hears from us and is given up at this pace. At first it is [`Pace::brisk`].
-    fn set_pace(&self, pace: Pace);
+    /// From now on, pings leave, and the connection is given up, by this keep-alive. At first it is
+    /// [`KeepAlive::brisk`].
+    fn set_keep_alive(&self, keep_alive: KeepAlive);
 
     /// The requests that were answered since the last call, pings and refusals included, in the order of the answers.
     fn take_contacts(&self) -> Vec<Contact>;

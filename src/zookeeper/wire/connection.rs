@@ -10,7 +10,7 @@ use super::records::Reader;
 use super::reply::{Header, NOTIFICATION, Reply, ReplyForm, WatchEvent};
 use super::request::Request;
 use crate::rules::instant::Instant;
-use crate::rules::pace::Pace;
+use crate::rules::keep_alive::KeepAlive;
 
 /// News from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct Connection<T> {
     asked_at: Instant,
     /// Without a slash at its end, so empty if it is the root.
     chroot: String,
-    pace: Pace,
+    keep_alive: KeepAlive,
     inbox: Inbox,
     outbox: Outbox,
     last_sent: Instant,
@@ -76,14 +76,14 @@ enum ConnectionState {
 
 impl<T> Connection<T> {
     /// A connection on which a session was granted, at `now`. All paths are below `chroot`.
-    pub fn new(granted: Granted, chroot: &str, pace: Pace, now: Instant) -> Self {
+    pub fn new(granted: Granted, chroot: &str, keep_alive: KeepAlive, now: Instant) -> Self {
         let Granted { identity, timeout, asked_at, inbox } = granted;
         Self {
             identity,
             timeout,
             asked_at,
             chroot: chroot.trim_end_matches('/').to_owned(),
-            pace,
+            keep_alive,
             inbox,
             outbox: Outbox::default(),
             last_sent: asked_at,
@@ -111,8 +111,8 @@ impl<T> Connection<T> {
         self.asked_at
     }
 
-    pub fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
+    pub fn set_keep_alive(&mut self, keep_alive: KeepAlive) {
+        self.keep_alive = keep_alive;
     }
 
     /// Makes a request. Its bytes are the last of [`Connection::to_send`].
@@ -222,13 +222,13 @@ impl<T> Connection<T> {
     /// the same.
     pub fn ping_at(&self) -> Option<Instant> {
         let is_useful = self.state == ConnectionState::Open && self.to_send().is_empty();
-        is_useful.then(|| self.pace.ping_at(self.last_sent))
+        is_useful.then(|| self.keep_alive.ping_at(self.last_sent))
     }
 
     /// When the connection is lost, unless something comes. `None`: nothing is expected to come.
     pub fn lost_at(&self) -> Option<Instant> {
         let oldest = self.pending.front()?;
-        Some(self.pace.lost_at(self.last_received, oldest.asked))
+        Some(self.keep_alive.lost_at(self.last_received, oldest.asked))
     }
 }
 

@@ -10,7 +10,7 @@ use super::error::Broken;
 use super::handshake::Attempt;
 use super::request::Request;
 use crate::rules::instant::Instant;
-use crate::rules::pace::Pace;
+use crate::rules::keep_alive::KeepAlive;
 
 const NOW: Instant = Instant::from_boot(Duration::from_secs(1));
 
@@ -53,7 +53,7 @@ fn outcome(pieces: &[&[u8]]) -> (Vec<ServerEvent<usize>>, Option<Broken>) {
     let mut attempt = Attempt::open(Duration::from_secs(20));
     attempt.sent(usize::MAX, NOW);
     let granted = attempt.receive(&GRANTED).unwrap().unwrap();
-    let mut connection = Connection::new(granted, "", Pace::brisk(Duration::from_secs(24)), NOW);
+    let mut connection = Connection::new(granted, "", KeepAlive::brisk(Duration::from_secs(24)), NOW);
     for (tag, request) in REQUESTS.iter().enumerate() {
         connection.request(request, tag, NOW).unwrap();
     }

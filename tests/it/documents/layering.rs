@@ -46,7 +46,7 @@ const FORBIDDEN: &[(&str, &str, &[&[&str]])] = &[
 
 /// Files in the same way, and what they may know alone of what begins like this.
 const ALLOWED: &[(&str, &str, &str, &[&str])] = &[
-    ("zookeeper/wire/", "", "crate::rules::", &["child_name", "instant", "pace"]),
+    ("zookeeper/wire/", "", "crate::rules::", &["child_name", "instant", "keep_alive"]),
     ("keeper/", "keeper/process.rs", "crate::system::", &["futures"]),
     ("supervisor/turn.rs", "", "crate::", &["rules"]),
 ];

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as Clock};
 
 use fastrand::Rng;
 use zklock::rules::instant::Instant;
-use zklock::rules::pace::Pace;
+use zklock::rules::keep_alive::KeepAlive;
 use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
 use zklock::zookeeper::wire::error::{Broken, Code};
 use zklock::zookeeper::wire::handshake::{Attempt, Granted};
@@ -158,7 +158,7 @@ fn events(
     asked: &[usize],
     pieces: &[&[u8]],
 ) -> (Vec<ServerEvent<usize>>, Option<Broken>) {
-    let mut connection = Connection::new(granted, chroot, Pace::brisk(Duration::from_secs(24)), NOW);
+    let mut connection = Connection::new(granted, chroot, KeepAlive::brisk(Duration::from_secs(24)), NOW);
     for (tag, index) in asked.iter().enumerate() {
         connection.request(&REQUESTS[*index].0, tag, NOW).unwrap();
     }

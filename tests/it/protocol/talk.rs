@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use zklock::rules::pace::Pace;
+use zklock::rules::keep_alive::KeepAlive;
 use zklock::system::clock;
 use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
 use zklock::zookeeper::wire::error::{Broken, Code};
@@ -81,7 +81,7 @@ fn begin<L: Line>(mut attempt: Attempt, mut line: L, chroot: &str) -> Option<Tal
         }
     };
     assert_eq!((granted.asked_at, granted.timeout), (asked_at, TIMEOUT));
-    let connection = Connection::new(granted, chroot, Pace::brisk(SILENCE * 6), clock::now());
+    let connection = Connection::new(granted, chroot, KeepAlive::brisk(SILENCE * 6), clock::now());
     Some(Talk { line, connection, changes: vec![] })
 }
 

@@ -55,7 +55,7 @@ fn connection() -> Connection<char> {
         to.long(5);
         to.buffer(&[9; 16]);
     });
-    Connection::new(attempt.receive(&granted).unwrap().unwrap(), "/jobs/", Pace::brisk(SILENCE * 6), at(0))
+    Connection::new(attempt.receive(&granted).unwrap().unwrap(), "/jobs/", KeepAlive::brisk(SILENCE * 6), at(0))
 }
 
 impl Connection<char> {

@@ -9,29 +9,28 @@ pub fn silence_limit(timeout: Duration) -> Duration {
     timeout / 6
 }
 
-/// The pace of one connection.
+/// When one connection sends a ping, and when it is given up.
 ///
 /// If pings go out in time, a connection is given up when nothing has come for the limit of silence. If our process or
 /// the machine stood still, the ping goes out late, and the server gets the usual time to answer it. So a process that
 /// wakes up asks before it gives up the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct KeepAlive {
     /// How long nothing is sent before a ping is.
     idle: Duration,
     /// How long a request may go unanswered.
     patience: Duration,
 }
 
-impl Pace {
-    /// The pace under a session timeout of one that holds or is next in line, which lives by its lease: silence lasts for
-    /// [`silence_limit`] at most.
+impl KeepAlive {
+    /// For a holder or the next in line, which live by their leases: silence lasts for [`silence_limit`] at most.
     pub fn brisk(timeout: Duration) -> Self {
         let idle = timeout / 16;
         Self { idle, patience: silence_limit(timeout) - idle }
     }
 
-    /// The pace of a waiter further back, which only keeps its session, as other clients do: it spares the servers four
-    /// pings of five.
+    /// For a waiter further back, which only keeps its session, as other clients do: this spares the servers four pings of
+    /// five.
     pub fn calm(timeout: Duration) -> Self {
         Self { idle: timeout / 3, ..Self::brisk(timeout) }
     }
@@ -62,21 +61,21 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_lost_when_the_silence_is_over() {
-        let pace = Pace::brisk(TIMEOUT);
-        assert_eq!(pace.ping_at(at(0)), at(3));
-        assert_eq!(pace.lost_at(at(0), at(3)), at(8));
-        let pace = Pace::calm(TIMEOUT);
-        assert_eq!(pace.ping_at(at(0)), at(16));
-        assert_eq!(pace.lost_at(at(0), at(16)), at(21));
+        let keep_alive = KeepAlive::brisk(TIMEOUT);
+        assert_eq!(keep_alive.ping_at(at(0)), at(3));
+        assert_eq!(keep_alive.lost_at(at(0), at(3)), at(8));
+        let keep_alive = KeepAlive::calm(TIMEOUT);
+        assert_eq!(keep_alive.ping_at(at(0)), at(16));
+        assert_eq!(keep_alive.lost_at(at(0), at(16)), at(21));
     }
 
     #[test]
     fn a_busy_connection_is_lost_as_soon() {
-        assert_eq!(Pace::brisk(TIMEOUT).lost_at(at(0), at(1)), at(8));
+        assert_eq!(KeepAlive::brisk(TIMEOUT).lost_at(at(0), at(1)), at(8));
     }
 
     #[test]
     fn after_a_pause_of_ours_the_server_has_time_to_answer() {
-        assert_eq!(Pace::brisk(TIMEOUT).lost_at(at(0), at(100)), at(105));
+        assert_eq!(KeepAlive::brisk(TIMEOUT).lost_at(at(0), at(100)), at(105));
     }
 }

@@ -1,4 +1,4 @@
-//! What ties the keeper of a run, or the run that lends to us, and the guard together, whatever becomes of the supervisor.
+//! What keeper and guard inherit from the supervisor. By it they know of each other, whatever becomes of the supervisor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -11,17 +11,17 @@ use super::lending::{Lender, Lending};
 use super::page::Page;
 use crate::rules::lease::Span;
 
-/// What ties the keeper and the guard of a run together. It is made before the keeper, which inherits its part. A run whose
-/// locks are lent has a lender in place of a keeper.
+/// The supervisor makes it before it forks the keeper and the guard. A run that borrows its locks has a lender in place of a
+/// keeper.
 #[derive(Debug)]
-pub struct Ties {
+pub struct Inheritance {
     pub page: Page,
-    /// What the guards go by.
+    /// The page whose lease the guard enforces: our own, or that of the lender.
     pub lease: Page,
     pub lender: Option<Lender>,
     /// Readable once no guard is left, and none can come.
     guards_gone: OwnedFd,
-    /// Closed in the supervisor when the gate is opened: from then on only the guard has it.
+    /// The other end of that pipe. The supervisor closes it when the gate is opened: from then on only the guard has it.
     guard_alive: Option<OwnedFd>,
     /// Wakes the guard when the keeper has revoked the lease, or has made it shorter.
     guard_wake: EventFd,
@@ -29,19 +29,19 @@ pub struct Ties {
     pub lent: Lending,
 }
 
-/// The keeper's part of [`Ties`].
+/// What the keeper inherits.
 #[derive(Debug)]
-pub struct KeeperTies<'a> {
+pub struct KeeperInheritance<'a> {
     pub page: Page,
-    /// Readable (at its end) once no guard is left, and none can come.
+    /// Readable once no guard is left, and none can come.
     pub guards_gone: BorrowedFd<'a>,
     guard_wake: &'a EventFd,
-    /// With `zklock hold`: what other runs borrow our locks by. The guard is no proof that they have gone.
+    /// With `zklock hold`: what other runs borrow our locks by. They may live on when the guard has gone.
     pub lent: Option<&'a Lending>,
 }
 
-impl Ties {
-    /// `lender`: if there is one, the run has no keeper. Fails if there is no memory or no descriptor left.
+impl Inheritance {
+    /// Fails if there is no memory or no descriptor left.
     pub fn new(lender: Option<Lender>) -> io::Result<Self> {
         let (guards_gone, guard_alive) = pipe2(OFlag::O_CLOEXEC)?;
         let guard_wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -53,7 +53,7 @@ impl Ties {
             guards_gone,
             guard_alive: Some(guard_alive),
             guard_wake,
-            lent: Lending::begin(file)?,
+            lent: Lending::new(file)?,
         })
     }
 
@@ -62,24 +62,23 @@ impl Ties {
         self.lender.as_ref().is_some_and(Lender::is_lost)
     }
 
-    /// The part of a guard, in its process. `None` where none can be made any more: one has died that had been asked to open
-    /// its gate.
+    /// The descriptors for another guard. `None` once a guard has been asked to open its gate: no other is made after that.
     pub fn of_guard(&self) -> Option<[BorrowedFd<'_>; 3]> {
         Some([self.guards_gone.as_fd(), self.guard_alive.as_ref()?.as_fd(), self.guard_wake.as_fd()])
     }
 
     /// No guard will be made any more.
-    pub fn end(&mut self) {
+    pub fn close_guard_alive(&mut self) {
         self.guard_alive = None;
     }
 
-    /// The keeper's part, in the process that is to be the keeper. `is_hold`: no command is run.
-    pub fn of_keeper(&self, is_hold: bool) -> KeeperTies<'_> {
+    /// To be called in the process of the keeper. `is_hold`: the run is a `zklock hold`.
+    pub fn of_keeper(&self, is_hold: bool) -> KeeperInheritance<'_> {
         let Self { page, guards_gone, guard_wake, lent, .. } = self;
         if is_hold {
-            lent.end();
+            lent.close_door();
         }
-        KeeperTies { page: *page, guards_gone: guards_gone.as_fd(), guard_wake, lent: is_hold.then_some(lent) }
+        KeeperInheritance { page: *page, guards_gone: guards_gone.as_fd(), guard_wake, lent: is_hold.then_some(lent) }
     }
 
     pub fn descriptors_of_keeper(&self, is_hold: bool) -> Vec<RawFd> {
@@ -91,9 +90,10 @@ impl Ties {
     }
 }
 
-impl KeeperTies<'_> {
-    /// The lease is this. A guard that sleeps until the end of a longer one is woken. The guards of other runs cannot be
-    /// woken. Below `zklock hold` no guard of ours kills what they guard, so they lose the lock.
+impl KeeperInheritance<'_> {
+    /// Shows a lease. If it ends sooner than the one before, this wakes our guard, which may sleep until the old end. The
+    /// guards of borrowers cannot be woken: our guard kills what is below them, but not below `zklock hold`, whose borrowers
+    /// lose the lock.
     pub fn write_lease(&self, span: Span) {
         let is_shorter = span.ends_at < self.page.limits().ends_at;
         self.page.write_lease(span);
@@ -104,7 +104,7 @@ impl KeeperTies<'_> {
     }
 
     fn wake_guard(&self) {
-        // It fails only where the guard has not read what was written before.
+        // The write fails only if the guard has not read an earlier one.
         let _ = self.guard_wake.write(1);
     }
 
