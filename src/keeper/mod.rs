@@ -1,18 +1,30 @@
-//! The keeper: the process that holds the ZooKeeper session. It queues, beats and releases. A beat asks the
-//! quorum whether our nodes still exist ([`Session::beat`]); an answer extends the lease.
+//! The keeper: the process that holds the ZooKeeper session of a run. It queues for each lock, beats while it holds, and
+//! releases.
 //!
-//! The process is a fork of the supervisor and lives as long as its run. It is deaf to every signal that is usually sent to
-//! whole groups. It ends when it is told to, or when the supervisor has gone, and then only after nothing is
-//! left of the command. It has one thread ([`crate::system::reactor`]). A [`Keeper`] is its work for one session;
-//! [`sessions`] has what comes between two of them.
+//! The supervisor forks it once for a run ([`process`]; of a `zklock fence`, see [`crate::fence`]). Its life, from the top:
 //!
-//! What it needs from outside comes through [`io::KeeperIo`]: the real one ([`process`]) or that of the
-//! simulator.
+//! 1. [`sessions::keep`] lives as long as the run. It makes a [`Keeper`] for each session, until no further session is to
+//!    follow. What outlives a session is in [`sessions::RunState`].
+//! 2. [`Keeper::keep`] (`ending`) keeps one session until there is an end ([`ending::KeeperEnd`]): an order, the end of the
+//!    command, the supervisor's death, or the loss of the lock. It does then what is left to do, and closes the session.
+//! 3. [`Keeper::live`] opens the session, and resumes it over as many connections as it takes.
+//! 4. [`Keeper::contend`] does the work over one connection. It takes the locks one after the other, in the order of their
+//!    paths: it creates our nodes, waits, and holds. When the connection is lost, it is dropped wherever it is. What it has
+//!    reached is in [`place::Place`].
+//!
+//! A beat asks the quorum whether our nodes still exist ([`Session::beat`]). Only the answer to a beat, or to a transaction
+//! that says as much, extends the lease.
+//!
+//! All that the keeper needs from outside comes through [`io::KeeperIo`]: from `process`, or from the simulator. It has one
+//! thread ([`crate::system::reactor`]), and is deaf to the signals that are usually sent to whole groups. It never decides
+//! whether the command runs, never signals a process, and never touches a terminal. It never ends by itself while something
+//! of the command may be left.
 
 mod above; // runs that we must not wait for
 mod beat; // beats, and the lease that they extend
 mod contend; // creates our node, and finds it again after a lost reply
 mod ending; // what is left to do when the work in a session ends
+mod hold; // takes a lock at our turn, and holds
 pub mod io; // what a keeper needs from outside
 mod leader; // what our server shows, held against what the leader knows
 mod once_per; // whether the command is skipped, and the record of a success
@@ -21,6 +33,7 @@ mod place; // how far a keeper has come
 pub mod process; // the process, and the real `io`
 pub mod sessions; // one session after the other, until the run has the lock
 mod single; // the dialect without a queue
+mod suitable; // whether we can wait in a queue
 mod wait; // waits in the queue until it is our turn
 
 use std::cell::{Cell, RefCell};

@@ -1,21 +1,20 @@
 //! Waits in the queue of a lock until it is our turn.
 
 use std::future::pending;
-use std::rc::Rc;
 
 use super::contend::Owner;
 use super::io::KeeperIo;
-use super::place::{Claim, Place, Step, StepEnd, lacking, queue_of};
+use super::place::{Claim, StepEnd, lacking, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::child_name::ChildName;
 use crate::rules::keep_alive::KeepAlive;
 use crate::rules::lease::Terms;
 use crate::rules::lock_path::LockPath;
-use crate::rules::message::{Grant, GrantedLock, Loss, Progress, QueueView, Remark, Report, Right, Unfit};
-use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
+use crate::rules::message::{Loss, Progress, QueueView, Report, Right};
+use crate::rules::queue::{Contender, Queue, Standing};
 use crate::rules::text::printable;
-use crate::system::futures::{all, first_of, or, zip};
+use crate::system::futures::{first_of, or, zip};
 use crate::zookeeper::session::{Change, Failure, NodeStat, Session, Watch};
 
 /// What a waiter has found out about its queue.
@@ -50,64 +49,14 @@ struct Watching {
 }
 
 impl<O: KeeperIo> Keeper<'_, O> {
-    /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
-    pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), StepEnd> {
-        let nodes = self.place.borrow().nodes();
-        let has_waited = self.wait_turn(session, &nodes, claim).await?;
-        let won = self.place.borrow().claims();
-        if won.len() < self.locks.len() {
-            self.io.report_if_room(&Report::Queue(Progress::Turn));
-            self.place.replace(Place { won, step: Step::Nowhere });
-            return Ok(());
-        }
-        assert_eq!(won.len(), self.locks.len(), "each lock is taken once");
-        self.judge_last_run(session).await?;
-        let from = self.fresh_lease(session, &nodes).await?;
-        self.told.borrow_mut().held = true;
-        let grant = Box::new(self.grant(session, &won));
-        let timeout = session.timeout();
-        self.io.report(&Report::Queue(Progress::Held { grant, timeout, from })).await;
-        // Published with the first beat. If no contender was before us, that beat has time: so a short command on a
-        // free lock costs no further transaction. Otherwise there may be one behind us that has to know.
-        let card = Card { held_since: Some(self.io.wall_millis()), ..self.io.card().clone() };
-        self.beats.unpublished.replace(Some((card, self.io.now())));
-        if has_waited {
-            self.beats.urged.set(true);
-        }
-        self.place.replace(Place { won: won.clone(), step: Step::Holding });
-        or(self.look_beside(session, &won), self.keep_beating(session, &nodes)).await
-    }
-
-    /// Looks once, when a beat is due, whether a contender that came after us may run beside us. Such a contender is
-    /// reported, because our list from before it came does not show it. Never ends.
-    async fn look_beside(&self, session: &O::Session, won: &[Rc<Claim>]) -> Result<(), StepEnd> {
-        self.io.sleep(Terms::beat_of(session.timeout())).await;
-        for claim in won {
-            let Ok(children) = self.list(session, &claim.lock).await else { continue };
-            let suitable = self.suitable(session, &claim.lock, children, claim.name()).await;
-            if let Err(StepEnd::Final(Report::Refused(refusal))) = suitable {
-                self.io.report_if_room(&Report::Remark(Remark::Beside(refusal)));
-            }
-        }
-        pending().await
-    }
-
-    /// What the supervisor is told of the locks, in the order in which the user named them.
-    fn grant(&self, session: &O::Session, won: &[Rc<Claim>]) -> Grant {
-        let named = |lock: &LockPath| won.iter().find(|claim| claim.lock == *lock);
-        let granted = |claim: &Rc<Claim>| GrantedLock {
-            lock: claim.lock.to_string(),
-            node: claim.nodes[0].clone(),
-            token: claim.token,
-        };
-        let first = named(&self.plan.request.lock).expect("the locks that were taken are those of the plan");
-        let and = self.plan.request.and.iter().filter_map(named).map(granted).collect();
-        Grant { first: granted(first), and, session: session.id() }
-    }
-
     /// Waits until no contender before our own keeps us from the lock. `nodes`: our nodes of all locks. Returns whether
     /// there was one.
-    async fn wait_turn(&self, session: &O::Session, nodes: &[String], claim: &Claim) -> Result<bool, StepEnd> {
+    pub(super) async fn wait_turn(
+        &self,
+        session: &O::Session,
+        nodes: &[String],
+        claim: &Claim,
+    ) -> Result<bool, StepEnd> {
         let lock = &claim.lock;
         let stop = |failure| lacking(failure, lock, Right::Read);
         let mut known = claim.listed.take();
@@ -196,49 +145,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
             return Ok(Some(twin.name.clone()));
         }
         Ok(None)
-    }
-
-    /// Why we cannot wait in this queue, if we cannot: another library's recipe uses the path, or contenders ignore our
-    /// node or count another number of permits.
-    fn unsuitable(&self, queue: &Queue, name: &str) -> Option<Unfit> {
-        let request = &self.plan.request;
-        // The recipe first: as long as it uses the path, advice about contenders would not help.
-        if let Some(recipe) = queue.other_recipe() {
-            return Some(Unfit::OtherRecipe(recipe));
-        }
-        if let Some(other) = queue.blind_to(&request.dialects, request.dialects_given) {
-            return Some(Unfit::Blind { contender: printable(&other.name), reads: other.reads });
-        }
-        queue.other_permits(name).map(Unfit::OtherPermits)
-    }
-
-    /// The queue of a lock with these children, and those of them that count. Ends the wait in one that is
-    /// [unsuitable](Self::unsuitable), whatever its nodes are.
-    pub(super) async fn suitable(
-        &self,
-        session: &O::Session,
-        lock: &LockPath,
-        mut names: Vec<ChildName>,
-        own: &str,
-    ) -> Result<(Vec<ChildName>, Queue), StepEnd> {
-        loop {
-            names = self.without_ignored(lock, names);
-            let queue = self.queue(session, lock, names.clone()).await?;
-            let Some(why) = self.unsuitable(&queue, own) else {
-                if !queue.has_single() {
-                    names.retain(|name| *name != SINGLE);
-                }
-                return Ok((names, queue));
-            };
-            let look = async |node: &Contender| {
-                let read = self.insist(|| session.read(&lock.child(&node.name))).await;
-                // That name is judged anew each time: its next node may be a contender.
-                node.name != SINGLE && read.is_ok_and(|(_, stat)| self.note_if_foreign(lock, &node.name, stat))
-            };
-            if !all(queue.contenders().iter().map(look)).await.contains(&true) {
-                return Err(StepEnd::unfit(lock, why));
-            }
-        }
     }
 
     /// Waits until the queue has to be looked at again. Returns what is known of it by then.
@@ -413,23 +319,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
             holder: card.phrase().unwrap_or_else(|| printable(holder)),
             held_since: held_at.map(|held_at| claim.on_our_clock(held_at)),
         }))
-    }
-
-    /// Reports a child that is no contender, once for each lock. As a rule it is a lock below a lock.
-    fn report_foreign(&self, lock: &LockPath, name: &str) {
-        if self.told.borrow_mut().foreign.insert(lock.clone()) {
-            self.io.report_if_room(&Report::Remark(Remark::Foreign { lock: lock.to_string(), child: printable(name) }));
-        }
-    }
-
-    /// Returns whether this node is no contender, whatever its name. If so, it is ignored from now on.
-    pub(super) fn note_if_foreign(&self, lock: &LockPath, name: &str, stat: NodeStat) -> bool {
-        let is_foreign = stat.owner == 0;
-        if is_foreign {
-            self.ignored.borrow_mut().insert(lock.child(name));
-            self.report_foreign(lock, name);
-        }
-        is_foreign
     }
 }
 
