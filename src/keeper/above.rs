@@ -10,8 +10,8 @@ use crate::rules::lock_path::LockPath;
 use crate::rules::message::Unfit;
 
 impl<O: KeeperIo> Keeper<'_, O> {
-    /// Ends the wait if we wait for a run above us: that run waits for us. `holder`: the name of the node that keeps us
-    /// waiting; it has this card, and belongs to the session `owner`.
+    /// Ends the wait if the holder is a run above us, because that run waits for our end. `holder`: the name of the node that
+    /// keeps us waiting. The node has this `card`, and belongs to the session `owner`.
     pub(super) fn expect_no_run_above(
         &self,
         lock: &LockPath,

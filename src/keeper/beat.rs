@@ -49,16 +49,16 @@ impl<O: KeeperIo> Keeper<'_, O> {
         }
     }
 
-    /// Beats until that fails for good.
+    /// Beats until a beat fails for good.
     pub(super) async fn keep_beating(&self, session: &O::Session, nodes: &[String]) -> Result<(), StepEnd> {
         let interval = Terms::beat_of(session.timeout());
         let age = |since: Option<Instant>| since.map_or(interval, |since| self.io.now().saturating_since(since));
-        // If the lease counts from long before the last beat, as after a silence, more beats will mend that;
-        // but they are limited to four per interval.
+        // After a silence the lease counts from long before the last beat. More beats extend it sooner, but no more than four
+        // in an interval.
         let pause = |since| (interval / 4).saturating_sub(age(since));
         let due = || interval.saturating_sub(age(self.beats.lease_from.get())).max(pause(self.beats.last.get()));
-        // How many beats are to be sent, and how many were. If a beat takes long, the next `sync` does not wait for it: with
-        // both in each round, servers that are only slow would cost twice their delay.
+        // How many beats are to be sent, and how many were. If a beat takes long, the next `sync` does not wait for the
+        // answer: `sync` and beat in turn would cost twice the delay of servers that are only slow.
         let (ready, done) = (Cell::new(0u64), Cell::new(0u64));
         let syncing = async {
             loop {
@@ -81,7 +81,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         or(syncing, beating).await
     }
 
-    /// Sees to it that a beat which is sent now extends the lease as far as it can. Returns false if that failed for now.
+    /// Sends the `sync` by which the next beat extends the lease as far as a beat can. Returns false if the `sync` was not
+    /// answered.
     async fn sync(&self, session: &O::Session) -> Result<bool, StepEnd> {
         match self.ask_for_sync(session).await {
             Ok(()) => Ok(true),
@@ -126,19 +127,19 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 log::info!("beat not answered: {why}");
                 self.io.sleep(PAUSE).await;
             }
-            // By us, in a beat of which the reply was lost, or by someone who asks us to give up: that is not to be
-            // overwritten.
+            // We have changed the data, in a beat whose reply was lost, or someone asks us to give up the lock: that request
+            // must not be overwritten.
             Err(Failure::Changed) if publish.is_some() => {
                 log::info!("the data of {} has been changed, and is left as it is", nodes.join(" "));
                 self.beats.unpublished.take();
                 self.beats.urged.set(true);
             }
-            // A quota, for example. The lock is worth more than what others would like to know about it.
+            // A quota, for example. The lock is worth more than the news that it is held.
             Err(failure @ (Failure::Unusable(_) | Failure::Refused(_) | Failure::Denied)) if publish.is_some() => {
                 log::warn!("cannot say in {} that it is held: {failure}", nodes.join(" "));
                 self.beats.unpublished.take();
             }
-            // We may read our own nodes: this single one is another's.
+            // We may read our own nodes, so this single node is another's.
             Err(Failure::Denied) if self.is_single() => return Err(StepEnd::Gone(Loss::NodeDeleted)),
             Err(failure) => return Err(StepEnd::because(failure, nodes.first().map_or("", String::as_str))),
         }
@@ -173,11 +174,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
         log::info!("session {id:#018x}, timeout {timeout:?}");
     }
 
-    /// If the lease was over before we looked, a node that is gone has gone with its session as a rule.
+    /// If the lease was over before we looked, a node has usually gone with its session, and nobody has deleted it.
     pub(super) fn without_blame(&self, report: Report) -> Report {
         let is_over = |from| self.io.now() >= Terms::span(self.session.timeout.get(), from).ends_at;
         match report {
-            // One that only waits has no lease to speak of.
+            // A waiter further back has no lease.
             Report::Lost(Loss::NodeDeleted)
                 if self.told.borrow().held && self.beats.lease_from.get().is_some_and(is_over) =>
             {

@@ -1,5 +1,5 @@
-//! What a keeper does over one connection: it joins the queue of each lock, waits and holds. When the
-//! connection is lost, all of this ends wherever it is; over the next connection the keeper goes on from its
+//! What a keeper does over one connection: it joins the queue of each lock, waits and holds. When the connection is lost,
+//! this work is dropped at any point; over the next connection the keeper continues from its
 //! [`Place`](super::place::Place).
 
 use std::cell::{Cell, RefCell};
@@ -21,18 +21,18 @@ use crate::zookeeper::session::{Created, Failure, NodeStat, Session};
 /// How long a connection may last after a request over it has failed without a known outcome.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// Whose node it is.
+/// Whose a node is.
 pub(super) enum Owner {
     Us(NodeStat),
     /// Another session's, or nobody's any more.
     Another,
-    /// We may not read it.
+    /// We may not read the node.
     Hidden,
 }
 
 impl<O: KeeperIo> Keeper<'_, O> {
-    /// Queues, waits and holds, from where we are. Returns what ends that for good, or `None` if it has to go
-    /// on over another connection.
+    /// Queues, waits and holds, from our place on. Returns how the work ends for good, or `None` if it has to continue over
+    /// another connection.
     pub(super) async fn contend(&self, session: &O::Session) -> Option<Report> {
         if let Err(failure) = self.arrive(session).await {
             return Some(refuse(failure, &self.plan.request.lock));
@@ -57,11 +57,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 Ok(()) => continue,
                 Err(StepEnd::Final(report)) => Some(report),
                 Err(StepEnd::Reconnect) => None,
-                // A waiter queues again with another session. What it may not delete goes with this one; and so does a node
-                // of ours that a restored backup brings back in a queue where we are not yet. Whoever waits behind it there,
-                // holding the lock that we wait for here, would wait for ever.
+                // A waiter queues again with another session. With this session go the nodes that we may not delete, and a
+                // node of ours that a restored backup has brought back in the queue of a later lock: a contender behind that
+                // node, which holds the lock that we wait for here, would wait for ever.
                 Err(StepEnd::Gone(loss)) => Some(Report::Lost(loss)),
-                // As a holder we believe it: there may be another one already.
+                // A holder believes its server: there may be another holder already.
                 Err(StepEnd::Unseen(_)) if self.told.borrow().held => Some(Report::Lost(Loss::NodeDeleted)),
                 Err(StepEnd::Unseen(node)) => match self.are_hidden(session, &[node]).await {
                     Ok(false) => Some(Report::Lost(Loss::NodeDeleted)),
@@ -72,7 +72,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         }
     }
 
-    /// What comes first over each connection.
+    /// Gets this server up to date before anything else is asked over its connection.
     async fn arrive(&self, session: &O::Session) -> Result<(), Failure> {
         self.beats.contacts.replace(Contacts::new(session.opened()));
         self.expect_other_lists();
@@ -87,21 +87,20 @@ impl<O: KeeperIo> Keeper<'_, O> {
         Ok(())
     }
 
-    /// Tells the supervisor of a session that it has not heard of.
+    /// Tells the supervisor that there is a session, once.
     pub(super) async fn tell_of_session(&self, session: &O::Session) {
         if self.told.borrow().connected {
             return;
         }
         let timeout = session.timeout();
         self.io.report(&Report::Connection(Connectivity::Connected(timeout))).await;
-        // Set only after the report: while that waits for room, the connection may be lost.
+        // Set after the report: while the report waits for room, the connection may be lost.
         self.told.borrow_mut().connected = true;
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());
     }
 
-    /// Makes sure that this server is no older than the one that we lost. A server that lags might show a
-    /// queue without our node: we would think that it was deleted, or create a second one and wait behind the
-    /// first.
+    /// Makes sure that this server knows all that the server before has shown us. A server that lags might show a queue
+    /// without our node: we would take the node for deleted, or create a second one and wait behind the first.
     async fn catch_up(&self, session: &O::Session) -> Result<(), Failure> {
         let nodes = self.place.borrow().stamped_nodes();
         if nodes.is_empty() {
@@ -110,8 +109,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         }
         let (paths, created): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let Some(beat) = self.sync_and_check(session, &paths).await? else { return Ok(()) };
-        // A lease says that our nodes exist, so only an answer that says so extends it. If one was deleted
-        // while we were away, the watch that is set on it next will tell, even if someone has created it anew.
+        // A lease says that our nodes exist, so it is extended only if the answer says so of the very nodes that we have
+        // created. If one was deleted meanwhile, the watch that is set next tells us.
         let stamps: Vec<_> = paths.iter().map(|path| session.read(path)).collect();
         for (stamp, created) in stamps.into_iter().zip(created) {
             if !stamp.await.is_ok_and(|(_, stat)| stat.czxid == created) {
@@ -122,11 +121,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
         Ok(())
     }
 
-    /// Waits until our server knows all that was done before this, and the quorum has answered. Returns what was
-    /// sent, as a beat; `None` if one of `nodes` does not exist, or an ACL forbids the check.
+    /// Waits until our server knows all that was done before now. Returns the beat that was answered, or `None` if one of
+    /// `nodes` does not exist, or an ACL forbids the check.
     ///
-    /// `sync` makes a server catch up with its leader. But that leader may just have been deposed and not
-    /// know it yet; a transaction goes through only where there is a quorum.
+    /// `sync` makes a server catch up with its leader. But the leader may have been deposed without knowing it, so a beat
+    /// follows: a transaction goes through only where there is a quorum.
     async fn sync_and_check(&self, session: &O::Session, nodes: &[String]) -> Result<Option<Beat>, Failure> {
         let ask = || {
             let beat = self.beat_now();
@@ -162,8 +161,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
             let created = created.await;
             match created {
                 Ok(Created { paths, stat }) => {
-                    // A creation goes through the quorum, as a beat does; but it says nothing about nodes
-                    // that we had before.
+                    // A creation goes through the quorum, as a beat does, but it says nothing about the nodes of earlier
+                    // locks.
                     if self.place.borrow().won.is_empty() {
                         self.extend_lease(session, beat);
                     }
@@ -175,9 +174,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     return Ok(());
                 }
                 Err(Failure::NoNode) => self.create_parents(session, lock).await?,
-                // Another's, or our own of which we do not know: the step is still uncertain.
+                // The node is another's, or our own from a creation whose reply was lost: the step is still uncertain.
                 Err(Failure::Exists) if self.is_single() => return self.single_exists(session, lock, listed.await),
-                // Somebody has taken the name that comes next, which only our id makes possible: with another one, then.
+                // Somebody who knows our id has taken the name that comes next. So we try again with another id.
                 Err(Failure::Exists) => {
                     self.place.borrow_mut().step = Step::Nowhere;
                     return Ok(());
@@ -254,7 +253,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         };
         let whole = ours.windows(self.plan.request.dialects.len()).find(is_whole).unwrap_or_default();
         for (surplus, _) in ours.iter().filter(|node| !whole.contains(node)) {
-            // Where we may not delete it, it will be seen when we wait whether it is in our way.
+            // If we may not delete the node, `delete_twin` finds out whether it is in our way.
             self.delete_second(session, &lock.child(&surplus.name)).await?;
         }
         let Some((_, stat)) = whole.first() else { return self.enqueue(session, lock, id).await };
@@ -263,8 +262,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         Ok(())
     }
 
-    /// The nodes of this queue that a creation with this id has made, and what the server says of them. Others can see our
-    /// id, and give it to a node of theirs: ours have the names that we asked for, and belong to our session.
+    /// The nodes of this queue that our creation with this id has made, and what the server says of them. Others can see the
+    /// id and use it in a name. Our nodes have the names that we asked for, and belong to our session.
     async fn created_as<'q>(
         &self,
         session: &O::Session,
@@ -284,7 +283,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             match owner {
                 Owner::Us(stat) => ours.push((contender, stat)),
                 Owner::Another => {}
-                // It may be ours, and then we would wait for ourselves. Whatever it is, it does not outlive this session.
+                // If the node is ours, we would wait for ourselves. With the end of this session it is gone.
                 Owner::Hidden => return Err(StepEnd::Final(Report::Lost(Loss::SessionOver))),
             }
         }
@@ -322,8 +321,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         Ok(true)
     }
 
-    /// Repeats a request until its outcome is known. It must be one that changes nothing, or nothing more the
-    /// second time.
+    /// Repeats a request until its outcome is known. The request must change nothing, or nothing more the second time.
     pub(super) async fn insist<T>(&self, request: impl AsyncFn() -> Result<T, Failure>) -> Result<T, Failure> {
         loop {
             match request().await {

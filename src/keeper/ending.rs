@@ -21,8 +21,8 @@ pub(super) enum KeeperEnd {
     Released,
     /// The supervisor has gone.
     Orphaned,
-    /// Supervisor and guard have gone. What they have left of the command may run on for a moment, and no process is left to
-    /// look after it.
+    /// Supervisor and guard have gone, and what is left of the command may run for another moment. No process can say when it
+    /// has ended.
     Abandoned,
     /// There is nothing more to keep.
     Over(Report),
@@ -46,7 +46,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             log::info!("leaving the lock to its session timeout: the guard died before the command had ended");
             return false;
         }
-        // Of an orphan's command no process can say whether it was stopped.
+        // Once the supervisor has gone, no process can say whether the command was stopped.
         let has_result = !is_over && !matches!(end, KeeperEnd::Orphaned);
         let success = self.success(ended).filter(|_| has_result);
         let leaves = !is_over || matches!(end, KeeperEnd::QueuesAgain(_) | KeeperEnd::Over(Report::Queue(_)));
@@ -78,7 +78,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         false
     }
 
-    /// Until nothing is left of the command, or no process is left that sees to that. Returns how the work ends now.
+    /// Reports the end, and waits until nothing is left of the command, or no process is left that ends it. Returns how the
+    /// work ends after that.
     async fn settle(
         &self,
         end: KeeperEnd,
@@ -96,24 +97,24 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 };
                 or(self.until_guard_gone(), going_on).await
             }
-            // The order to release follows, but the next holder need not wait for it.
+            // The supervisor will order the release, but the next holder need not wait for the order.
             KeeperEnd::Emptied => self.last_word(life.as_mut()).await.unwrap_or(end),
             KeeperEnd::Over(Report::Lost(loss)) if !is_held => self.prepare_next(loss).await,
-            // That the command is skipped is reported later: the lock is not kept for a supervisor that is stopped.
+            // A skipped command is reported after the release: the lock is not kept for a supervisor that is stopped.
             KeeperEnd::Over(Report::Queue(_)) => end,
             KeeperEnd::Over(ref report) => {
                 let lost = if let Report::Lost(loss) = report { Some(*loss) } else { None };
                 if lost.is_some() {
                     self.report_unrecorded(self.success(ended));
-                    // Reported first, so that the supervisor learns why the command is killed. But a supervisor that
-                    // is stopped is not waited for.
+                    // The report comes first, so that the supervisor learns why the command is killed. But the lease does
+                    // not wait for a supervisor that is stopped.
                     zip(self.io.report(report), async { self.io.revoke_lease() }).await;
                     log::info!("the lock is lost: {report:?}");
                 } else {
                     self.io.report(report).await;
                 }
-                // Before a lock was reported there is no command to end, and the order may never come from a supervisor
-                // that is stopped.
+                // Before the lock is reported as held there is no command. A supervisor that is stopped may never send the
+                // order to release.
                 if !is_held {
                     return end;
                 }
@@ -129,8 +130,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         }
     }
 
-    /// Takes the next order, or notes that the supervisor has gone. `lost`: how the lock was lost, if it was. Only after such
-    /// a report, and only if it has opened no gate, the supervisor orders to queue again.
+    /// Takes the next order, or notes that the supervisor has gone. `lost`: the loss that was reported, if there was one. The
+    /// supervisor orders to queue again only after such a report, and only if it has opened no gate.
     pub(super) async fn follow_orders(&self, lost: Option<Loss>) -> KeeperEnd {
         match (self.io.order().await, lost) {
             (Some(Order::QueueAgain), Some(loss)) => KeeperEnd::QueuesAgain(loss),
@@ -147,7 +148,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         if nothing_left { KeeperEnd::Orphaned } else { KeeperEnd::Abandoned }
     }
 
-    /// Deletes our contender nodes over the connection that there is. The requests leave together with the one that
+    /// Deletes our contender nodes, if there is a connection. The requests leave together with the one that
     /// closes the session, so their replies are not waited for. Closing deletes the nodes as well; but servers have
     /// kept the nodes of closed sessions (ZOOKEEPER-4541).
     fn request_deletion(&self) {
@@ -173,7 +174,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     self.conclude(&session, to_record).await?;
                     success.take();
                 }
-                // They leave together, and are answered in their order.
+                // The requests leave together, and are answered in their order.
                 let is_busy = self.ask_if_busy(&session);
                 session.close().await?;
                 Ok(or(is_busy, async { false }).await)

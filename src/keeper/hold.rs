@@ -14,7 +14,7 @@ use crate::system::futures::or;
 use crate::zookeeper::session::Session;
 
 impl<O: KeeperIo> Keeper<'_, O> {
-    /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
+    /// Waits until we have the lock of this claim. If it is the last lock, reports that we hold all of them, and holds.
     pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), StepEnd> {
         let nodes = self.place.borrow().nodes();
         let has_waited = self.wait_turn(session, &nodes, claim).await?;
@@ -31,8 +31,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let grant = Box::new(self.grant(session, &won));
         let timeout = session.timeout();
         self.io.report(&Report::Queue(Progress::Held { grant, timeout, from })).await;
-        // Published with the first beat. If no contender was before us, that beat has time: so a short command on a
-        // free lock costs no further transaction. Otherwise there may be one behind us that has to know.
+        // The first beat publishes that we hold. If no contender was before us, this beat has time, so that a short command
+        // on a free lock costs no further transaction. Otherwise a contender behind us may have to know.
         let card = Card { held_since: Some(self.io.wall_millis()), ..self.io.card().clone() };
         self.beats.unpublished.replace(Some((card, self.io.now())));
         if has_waited {
@@ -42,8 +42,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         or(self.look_beside(session, &won), self.keep_beating(session, &nodes)).await
     }
 
-    /// Looks once, when a beat is due, whether a contender that came after us may run beside us. Such a contender is
-    /// reported, because our list from before it came does not show it. Never ends.
+    /// Looks once, when a beat is due, for a contender that came after our last list and may run beside us. Reports such a
+    /// contender. Never ends.
     async fn look_beside(&self, session: &O::Session, won: &[Rc<Claim>]) -> Result<(), StepEnd> {
         self.io.sleep(Terms::beat_of(session.timeout())).await;
         for claim in won {

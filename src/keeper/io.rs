@@ -36,10 +36,10 @@ pub trait KeeperIo {
         unreachable: impl FnMut(String),
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
-    /// Goes on with a session whose connection was lost, however long that takes. [`Failure::SessionOver`]
-    /// means that the servers say they no longer have it.
+    /// Resumes a session whose connection was lost, however long that takes. [`Failure::SessionOver`] means that the servers
+    /// no longer have the session.
     ///
-    /// They may grant another timeout than before. If it is shorter, they count with it at once, whatever comes of this
+    /// The servers may grant another timeout than before. They count with a shorter one at once, whatever comes of this
     /// connection: `shortened` is told the timeout, and when the server was asked.
     ///
     /// The server may lag behind the one before: [`Session::sync`] comes before anything else.
@@ -60,7 +60,7 @@ pub trait KeeperIo {
     /// Reports, and waits for room if there is none: a supervisor that is stopped reads nothing.
     fn report(&self, report: &Report) -> impl Future<Output = ()>;
 
-    /// Reports what is of no interest once it is old: dropped if there is no room. Returns whether there was.
+    /// Reports what is of no interest once it is old. Drops the report if there is no room, and returns whether there was.
     fn report_if_room(&self, report: &Report) -> bool;
 
     /// Waits for the supervisor's next order. `None`: the supervisor has gone.
@@ -69,21 +69,21 @@ pub trait KeeperIo {
     /// The lock is lost for sure: the guard is to kill the command at once.
     fn revoke_lease(&self);
 
-    /// No lease is shown any more, nor that one is revoked: the run queues again, and no gate was opened.
+    /// Takes back the lease that is shown, or the sign that it is revoked: the run queues again, and no gate was opened.
     fn forget_lease(&self);
 
-    /// Waits until the guard has reaped the command and all that was below it. Never ends if the guard dies before that, or
-    /// cannot tell.
+    /// Waits until the guard has reaped the command and all that was below it. Never ends if the guard dies first, or cannot
+    /// tell.
     fn emptied(&self) -> impl Future<Output = ()>;
 
-    /// Waits until no guard is left, and none can come. Returns whether nothing is left of the command that must not
-    /// run without the lock, as far as the guard could tell.
+    /// Waits until no guard is left, and none can come. Returns whether, by what the guard has shown, nothing is left of the
+    /// command that must not run without the lock.
     fn guard_gone(&self) -> impl Future<Output = bool>;
 
     /// When the command began, if it was successful: it has ended with status 0, and was not stopped.
     fn success(&self) -> Option<Instant>;
 
-    /// The supervisor has gone: no command may start any more. Returns false if it may have been started.
+    /// The supervisor has gone: no command may start any more. Returns false if the command may have started already.
     fn recall(&self) -> bool;
 
     /// Why we must not wait for a contender, if it is a run above us.

@@ -19,13 +19,13 @@ use crate::zookeeper::session::{Failure, Session};
 
 /// The children of a lock that we have seen in its lists, and that may still be there.
 ///
-/// A server that comes to follow another leader closes the connections of its clients first. So what vanishes from the
-/// lists over one connection has gone; what has vanished over the next one may still be there.
+/// A server that comes to follow another leader closes the connections of its clients first. So a child that vanishes from
+/// the lists of one connection has gone. One that is missing from the first list of the next connection may still be there.
 #[derive(Default)]
 pub(super) struct SeenChildren {
-    /// Those in the last list over this connection.
+    /// The children in the last list over this connection.
     listed: HashSet<ChildName>,
-    /// Those that were in the last list over an earlier connection, and in none since.
+    /// The children that were in the last list over an earlier connection, and in no list since.
     vanished: HashSet<ChildName>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct SeenChildren {
 pub(super) const TOGETHER: usize = 100;
 
 impl<O: KeeperIo> Keeper<'_, O> {
-    /// The children of a lock, which are remembered.
+    /// Lists the children of a lock, and remembers them.
     pub(super) async fn list(&self, session: &O::Session, lock: &LockPath) -> Result<Vec<ChildName>, Failure> {
         let names = session.children(lock.as_str()).await?;
         self.remember(lock, &names);
@@ -48,7 +48,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         vanished.retain(|name| !listed.contains(name));
     }
 
-    /// What comes now comes over another connection.
+    /// The next lists come over another connection.
     pub(super) fn expect_other_lists(&self) {
         self.seen
             .borrow_mut()
@@ -56,8 +56,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
             .for_each(|SeenChildren { listed, vanished }| vanished.extend(listed.drain()));
     }
 
-    /// By these names, it is our turn. Completes if the leader has none of the vanished contenders that come before us, or
-    /// if they do not keep us from the lock.
+    /// These names say that it is our turn. Completes if the leader has none of the vanished contenders that come before us,
+    /// or if those do not keep us from the lock.
     pub(super) async fn ask_for_vanished(
         &self,
         session: &O::Session,

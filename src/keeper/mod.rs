@@ -16,9 +16,8 @@
 //! that says as much, extends the lease.
 //!
 //! All that the keeper needs from outside comes through [`io::KeeperIo`]: from `process`, or from the simulator. It has one
-//! thread ([`crate::system::reactor`]), and is deaf to the signals that are usually sent to whole groups. It never decides
-//! whether the command runs, never signals a process, and never touches a terminal. It never ends by itself while something
-//! of the command may be left.
+//! thread ([`crate::system::reactor`]), and is deaf to the signals that are usually sent to whole groups. It neither starts nor
+//! signals the command, and touches no terminal. It never releases the lock while something of the command may be left.
 
 mod above; // runs that we must not wait for
 mod beat; // beats, and the lease that they extend
@@ -105,7 +104,7 @@ struct SessionState<S: Session> {
 
 /// The beats that were answered, and the lease that follows from them.
 struct Beats {
-    /// When the last of them was sent.
+    /// When the last beat that was answered was sent.
     last: Cell<Option<Instant>>,
     /// The instant from which the lease counts.
     lease_from: Cell<Option<Instant>>,
@@ -116,8 +115,8 @@ struct Beats {
     unpublished: RefCell<Option<(Card, Instant)>>,
 }
 
-/// What the supervisor has been told and is not told again. Repetitions would fill the socket to a supervisor
-/// that is stopped, and keep it from hearing of a loss.
+/// What the supervisor has been told and is not told again. Repetitions would fill the socket to a supervisor that is
+/// stopped, and a loss would have no room.
 #[derive(Default)]
 struct Told {
     connected: bool,
@@ -125,7 +124,7 @@ struct Told {
     held: bool,
     /// That the record of the last successful run makes no sense.
     misrecorded: bool,
-    /// That we have been asked to give them up.
+    /// That we have been asked to give up the locks.
     revoked: bool,
     /// Why no server can be reached; empty while one can.
     unreachable: String,
@@ -179,8 +178,8 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             Err(failure) => return refuse(failure, "/"),
         };
         self.told.borrow_mut().unreachable.clear();
-        // Noted at once, because this connection may be lost before anything else is done over it. A new
-        // leader counts with this timeout, whatever is granted later.
+        // The timeout is noted at once, because the connection may be lost before anything else is done over it. A new
+        // leader counts with this timeout, whatever a later connection is granted.
         self.session.timeout.set(session.timeout());
         let (id, identity) = (session.id(), session.identity());
         self.session.identity.replace(Some(identity.clone()));
@@ -239,7 +238,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
         let unreachable = |reason| self.report_unreachable(reason);
         let shortened = |timeout, asked_at| {
             self.shorten_lease(id, timeout, asked_at);
-            // So that the supervisor looks. If there is no room, it has other reports to read.
+            // The report makes the supervisor look at the lease. If there is no room, it has other reports to read.
             self.io.report_if_room(&Report::Connection(Connectivity::Shortened(timeout)));
         };
         self.io.resume(timeout, identity, unreachable, shortened).await

@@ -14,19 +14,19 @@ use crate::rules::message::{Progress, Remark, Report};
 use crate::system::futures::or;
 use crate::zookeeper::session::{Failure, NodeStat, Session};
 
-/// How long a supervisor may take to say that the command was to be stopped when it ended. One that is stopped itself
-/// is not waited for: others wait for the lock.
+/// How long a supervisor may take to say that the command was to be stopped when it ended. The keeper does not wait for a
+/// supervisor that is stopped, because others wait for the lock.
 const LAST_WORD: Duration = Duration::from_millis(200);
 
 impl<O: KeeperIo> Keeper<'_, O> {
-    /// Notes when this run asked, if this contender is its first one, which has just been created.
+    /// Notes when this run asked for the lock, if the contender that was just created is its first one.
     pub(super) fn note_asked(&self, stat: NodeStat) {
         if self.plan.request.once_per.is_some() && self.run.asked.get().is_none() {
-            // A single node is created when its turn has come. Nothing shows since when it has waited but our own clock.
+            // A single node is created when our turn has come. Only our own clock shows since when we have waited.
             let waited =
                 if self.is_single() { self.io.now().saturating_since(self.run.started) } else { Duration::ZERO };
             let at = stat.created.saturating_sub(last_run::signed_millis(waited));
-            // Our clock may have gone on for long since the creation, if this process was stopped.
+            // Counted from the start, because this process may have been stopped for long since the creation.
             self.run.asked.set(Some(Asked { at, after: self.run.started }));
         }
     }
@@ -50,7 +50,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         };
         self.has_record.set(true);
         if data.is_empty() {
-            // Made for users who may write it, but not create it.
+            // An administrator has made the record for users who may write but not create it.
             return Ok(());
         }
         let last = LastRun::from_bytes(&data, stat.written);
@@ -78,14 +78,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
         or(async { Some(self.follow_orders(None).await) }, enough).await
     }
 
-    /// What is to be recorded of the command, which had ended by then, if anything is.
+    /// The success to record, if there is one, of a command that ended before `ended`.
     pub(super) fn success(&self, ended: Instant) -> Option<Success> {
         self.plan.request.once_per?;
         self.io.success().map(|began| Success { began, ended })
     }
 
-    /// Records the run and deletes our contenders, over a connection that may be lost on the way. If the record may not be
-    /// written, that is reported, and the contenders are still there.
+    /// Records the run and deletes our contenders, over a connection that may be lost meanwhile. If the record may not be
+    /// written, reports this, and leaves the contenders.
     pub(super) async fn conclude(&self, session: &O::Session, success: Success) -> Result<(), Failure> {
         let lost = async {
             session.lost().await;

@@ -11,7 +11,7 @@ use crate::system::futures::{first_of, or};
 use crate::zookeeper::session::{Change, Failure, Session};
 
 impl<O: KeeperIo> Keeper<'_, O> {
-    /// Waits until one of our nodes is deleted. Sees to requests to give up.
+    /// Waits until one of our nodes is deleted. Acts on requests to give up the lock.
     pub(super) async fn until_deleted(&self, session: &O::Session, place: &Place) -> Result<(), StepEnd> {
         let nodes = place.stamped_nodes();
         let each = nodes.iter().map(|(node, created)| self.until_one_is_deleted(session, node, *created));
@@ -22,7 +22,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     async fn until_one_is_deleted(&self, session: &O::Session, node: &str, created: i64) -> Result<(), StepEnd> {
         loop {
             let change = match session.read_and_watch(node).await {
-                // Ours was deleted while we had no watch on it, and this is another.
+                // Our node was deleted while we had no watch on it, and this is a node of somebody else.
                 Ok((_, stat, _)) if stat.czxid != created => {
                     log::info!("{node} is the node of another contender now: it was deleted and created anew");
                     Change::Deleted
@@ -37,7 +37,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     continue;
                 }
                 Err(Failure::NoNode) if !self.is_single() => return Err(StepEnd::Unseen(node.to_owned())),
-                // Nor is a single node ours that we may not read.
+                // A single node that we may not read is not ours.
                 Err(Failure::Denied) if self.is_single() => Change::Deleted,
                 Err(failure) => return Err(StepEnd::because(failure, node)),
             };

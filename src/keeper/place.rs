@@ -17,7 +17,7 @@ use crate::zookeeper::session::Failure;
 /// two keepers wait for each other.
 #[derive(Clone, Default)]
 pub(super) struct Place {
-    /// The locks that we have already, in that order.
+    /// The locks that we have already, in the order of their paths.
     pub(super) won: Vec<Rc<Claim>>,
     /// How far we are with the next lock.
     pub(super) step: Step,
@@ -28,7 +28,7 @@ pub(super) enum Step {
     /// We have no contender in its queue.
     #[default]
     Nowhere,
-    /// A contender with this id may have been created: we do not know.
+    /// A contender with this id may have been created: the reply was lost.
     Uncertain(ContenderId),
     Queued(Rc<Claim>),
     /// There is no next lock: the supervisor has been told that we hold them all.
@@ -36,7 +36,7 @@ pub(super) enum Step {
 }
 
 impl Place {
-    /// The claims that we have, to the locks that we won and to the one that we queue for, in that order.
+    /// Our claims: those to the locks that we won, then that to the lock that we queue for.
     pub(super) fn claims(&self) -> Vec<Rc<Claim>> {
         let queued = match &self.step {
             Step::Queued(claim) => Some(claim),
@@ -50,7 +50,7 @@ impl Place {
         self.claims().iter().flat_map(|claim| claim.nodes.clone()).collect()
     }
 
-    /// The same, each with the transaction that has created it.
+    /// The full paths of all our nodes, each with the transaction that has created the node.
     pub(super) fn stamped_nodes(&self) -> Vec<(String, i64)> {
         let stamped = |claim: Rc<Claim>| {
             let nodes = claim.nodes.clone();
@@ -80,8 +80,8 @@ pub(super) struct Claim {
     pub(super) servers_clock: (i64, Instant),
     /// The children of the lock, if they were listed together with the creation.
     pub(super) listed: Cell<Option<Vec<ChildName>>>,
-    /// The contender before us that has said last that it holds, and after whose word we have listed the queue. A second
-    /// list would not show more, however often it says so.
+    /// The contender before us that was the last to say that it holds. We have listed the queue after that, and a second list
+    /// would not show more, however often the contender says so.
     pub(super) heeded: RefCell<Option<ChildName>>,
 }
 
@@ -90,12 +90,12 @@ impl Claim {
         self.nodes.iter().map(|node| &node[self.lock.as_str().len() + 1..])
     }
 
-    /// Whether this is one of its nodes.
+    /// Whether this contender is one of the claim's nodes.
     pub(super) fn is(&self, contender: &Contender) -> bool {
         self.names().any(|name| contender.name == name)
     }
 
-    /// The id in the names of its nodes.
+    /// The id in the names of the claim's nodes.
     pub(super) fn id(&self) -> Option<ContenderId> {
         Contender::parse(&ChildName::parse(self.name())?)?.id
     }

@@ -62,8 +62,8 @@ pub fn run(
             return;
         }
     };
-    // Only now: the credentials may come from standard input, and may never come. From here on it may have something to
-    // release, and may outlive the supervisor.
+    // From here on the keeper may have something to release, and outlives the supervisor. Before, it must not: it reads
+    // credentials from standard input, which may never come.
     let _ = prctl::set_pdeathsig(None);
     if let Err(error) = detach() {
         log::error!("keeper: {error:#}");
@@ -144,8 +144,8 @@ impl<'p> KeeperIo for RealIo<'p> {
         let mut report = Cow::Borrowed(report);
         while let Err(error) = self.link.send(&*report) {
             match error.raw_os_error() {
-                // A name of a node in it is longer than any that a client would choose. Without a word, the supervisor
-                // would wait for ever.
+                // The report has a name of a node in it that is longer than any that a client would choose. Without any
+                // report, the supervisor would wait for ever.
                 Some(libc::EMSGSIZE) => {
                     report = Cow::Owned(Report::Refused(Refusal::Server(
                         "a name that is too long is in an answer".to_owned(),
@@ -192,7 +192,7 @@ impl<'p> KeeperIo for RealIo<'p> {
     async fn emptied(&self) {
         let KeeperInheritance { page, guards_gone, lent, .. } = &self.inherited;
         self.reactor.ready(guards_gone, PollFlags::POLLIN).await;
-        // With `zklock hold`, what borrows the lock is not below the guard: the supervisor waits for that.
+        // With `zklock hold`, the runs that borrow the lock are not below the guard: the supervisor waits for them.
         if page.stage() != Stage::Empty || lent.is_some() {
             pending().await
         }

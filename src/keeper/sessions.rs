@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 pub(super) struct RunState {
     /// When the keeper was started.
     pub(super) started: Instant,
-    /// With `--once-per`: when this run asked. A place in the queue that is lost does not change that.
+    /// With `--once-per`: when this run asked for the lock. The loss of a place in the queue does not change it.
     pub(super) asked: Cell<Option<Asked>>,
     /// How many sessions in a row have ended before they had a place in the queue.
     without_place: Cell<u32>,
@@ -28,8 +28,8 @@ pub(super) struct RunState {
     pub(super) pause: Cell<Duration>,
 }
 
-/// How long to pause before another session after so many sessions with this timeout that have got no place in the queue.
-/// Servers that end each session at once are not to open a hundred of them a second.
+/// How long to pause before another session. `without_place`: how many sessions in a row, with this timeout, have got no place
+/// in the queue. Without the pause, servers that end each session at once would open a hundred of them a second.
 fn pause_after(without_place: u32, timeout: Duration) -> Duration {
     let Some(doublings) = without_place.checked_sub(2) else { return Duration::ZERO };
     timeout.saturating_mul(2u32.saturating_pow(doublings)).min(timeout.max(LONGEST_PAUSE))

@@ -1,7 +1,7 @@
 //! The dialect `single`: one node, of the client that has created it, and no queue.
 //!
-//! All holders have a node of the same name. So what is ours is told by the session that the node belongs to, and what was
-//! created when by its czxid.
+//! All holders have a node of the same name. So the session to which the node belongs says whether it is ours, and its czxid
+//! says whether it was created anew.
 
 use std::future::pending;
 
@@ -62,7 +62,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 self.expect_no_run_above(lock, SINGLE, &card, stat.owner)?;
                 Ok((card.phrase().unwrap_or_else(|| SINGLE.to_owned()), watch))
             }
-            // Servers do not tell of a node that may not be read, but of the children of the lock.
+            // Servers send no event about a node that we may not read, but one about the children of the lock.
             Err(Failure::Denied) => {
                 let watched = session.watch_children(lock.as_str()).await;
                 watched.map(|(_, watch)| ("a node that may not be read".to_owned(), watch))
@@ -85,13 +85,13 @@ impl<O: KeeperIo> Keeper<'_, O> {
         self.suitable(session, lock, children, SINGLE).await?;
         self.report_waiting(lock, holder);
 
-        // Tried again now and then in any case: the leader decides, so it does not matter if our server goes on showing a
-        // node that has gone (ZOOKEEPER-5010).
+        // The creation is tried again now and then in any case. The leader decides about it, although our server may go on
+        // showing a node that has gone (ZOOKEEPER-5010).
         let changed = or(async { Ok(watch.await) }, async {
             self.io.sleep(session.timeout()).await;
             Ok(Change::Deleted)
         });
-        // What we have won already is seen to meanwhile.
+        // Meanwhile we beat for the locks that we have, and watch their nodes.
         let place = self.place.borrow().clone();
         let nodes = place.nodes();
         let beating = async {
@@ -112,7 +112,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
 
     /// The leader has the node. `listed`: the children that our server has shown just after that.
     ///
-    /// It may lack the node for good (ZOOKEEPER-5010): then it shows no holder, and nothing would ever be watched.
+    /// Our server may lack the node for good (ZOOKEEPER-5010). Then it shows no holder, and there is nothing to watch.
     pub(super) fn single_exists(
         &self,
         session: &O::Session,

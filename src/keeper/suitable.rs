@@ -12,8 +12,8 @@ use crate::system::futures::all;
 use crate::zookeeper::session::{NodeStat, Session};
 
 impl<O: KeeperIo> Keeper<'_, O> {
-    /// Why we cannot wait in this queue, if we cannot: another library's recipe uses the path, or contenders ignore our
-    /// node or count another number of permits.
+    /// Why we cannot wait in this queue, if there is a reason: another library's recipe uses the path, or contenders ignore
+    /// our node or count another number of permits.
     fn unsuitable(&self, queue: &Queue, name: &str) -> Option<Unfit> {
         let request = &self.plan.request;
         // The recipe first: as long as it uses the path, advice about contenders would not help.
@@ -46,7 +46,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             };
             let look = async |node: &Contender| {
                 let read = self.insist(|| session.read(&lock.child(&node.name))).await;
-                // That name is judged anew each time: its next node may be a contender.
+                // A single node is never ignored for good: the next node of this name may be a contender.
                 node.name != SINGLE && read.is_ok_and(|(_, stat)| self.note_if_foreign(lock, &node.name, stat))
             };
             if !all(queue.contenders().iter().map(look)).await.contains(&true) {

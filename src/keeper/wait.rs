@@ -20,8 +20,8 @@ use crate::zookeeper::session::{Change, Failure, NodeStat, Session, Watch};
 /// What a waiter has found out about its queue.
 enum Outlook {
     Left(ChildName),
-    /// This contender says that it holds. That decides nothing, for anyone can write it; but if it is so, a list made now
-    /// will show our turn as soon as the contender has gone.
+    /// This contender says that it holds. Anyone can write that, so it decides nothing. But if the contender holds, a list that
+    /// is made now will show our turn as soon as the contender has gone.
     SaysItHolds(ChildName),
     /// The same list has to be looked at again: the data of a contender that we watch was written, or a node in it is no
     /// contender.
@@ -42,9 +42,9 @@ struct Watching {
     paths: Vec<String>,
     /// One for each of them.
     watches: Vec<Watch>,
-    /// Those that an ACL hides from us.
+    /// The paths that an ACL hides from us.
     hidden: Vec<String>,
-    /// The data of the first one, if it is not hidden.
+    /// The data of the first node, unless that is hidden.
     nearest: Option<(Vec<u8>, NodeStat)>,
 }
 
@@ -72,7 +72,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             };
             let (names, queue) = self.suitable(session, lock, names, claim.name()).await?;
             if let Some(twin) = self.delete_twin(session, claim, &queue).await? {
-                // Not listed anew: a server that has missed the deletion would go on showing it.
+                // The queue is not listed anew: a server that has missed the deletion would go on showing the twin.
                 known = Some(names.into_iter().filter(|name| *name != twin).collect());
                 continue;
             }
@@ -80,11 +80,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 self.report_foreign(lock, name);
             }
             match queue.standing(claim.name()) {
-                // This never means that we are not queued yet: the list is at least as new as our node, so
-                // the node has been deleted, or this server has lost it.
+                // The list is at least as new as our node. So the node has been deleted, or this server has lost it.
                 Standing::Missing => return Err(StepEnd::Unseen(claim.nodes[0].clone())),
-                // This holds however old the list is: new contenders come after us, and those that were before us are
-                // gone for good, unless this server has lost them. Whether our session lives is for the beat to say.
+                // It is our turn, however old the list is: new contenders come after us, and those that were before us are
+                // gone for good, unless this server has lost them. The beat will say whether our session lives.
                 Standing::Holds => {
                     return self.ask_for_vanished(session, claim, names).await.map(|()| has_waited);
                 }
@@ -111,8 +110,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     /// Deletes a second node of this session, if there is one, and returns its name. It comes from a creation that we had
-    /// given up for lost and that took effect late. It belongs to this contender, or to an earlier one whose node someone
-    /// else deleted. If we left it, it would last as long as our session.
+    /// given up for lost and that took effect late, for this contender or for an earlier one whose node someone else deleted.
+    /// If we left the node, it would last as long as our session.
     async fn delete_twin(
         &self,
         session: &O::Session,
@@ -138,7 +137,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     continue;
                 }
             };
-            // What we may not delete goes with the session. Before our node, it would make us wait for ourselves.
+            // A twin that we may not delete goes with the session. If it is before our node, we would wait for ourselves.
             if !is_deleted && queue.comes_before(twin, claim.name()) {
                 return Err(StepEnd::Final(Report::Lost(Loss::SessionOver)));
             }
@@ -159,7 +158,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     ) -> Result<Outlook, StepEnd> {
         let lock = &claim.lock;
         let next_in_line = is_next_in_line(queue, watch);
-        // By an old list there are others before this one. If it holds, they have gone.
+        // By an old list there are others before the contender that we watch. If that one holds, the others have gone.
         let heeds = match watch {
             [contender] if !next_in_line && claim.heeded.borrow().as_ref() != Some(&contender.name) => Some(*contender),
             _ => None,
@@ -239,7 +238,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     watching.hidden.push(path);
                     watching.watches.push(Box::pin(pending()));
                 }
-                // It has just left: look again.
+                // The contender has just left.
                 Err(Failure::NoNode) => return Ok(Watched::Known(Outlook::Unclear)),
                 Err(Failure::Unknown(_)) => {
                     self.io.sleep(PAUSE).await;
@@ -267,9 +266,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
         }
     }
 
-    /// Looks at the queue from time to time. If a user is watching, our standing is reported. If we are next in line, our
-    /// turn comes without another list, so contenders that would not wait for us, and came after the last one, are
-    /// looked for here. Sets no watches: those that are set remain right until one of them fires.
+    /// Looks at the queue from time to time. If a user is watching, reports our standing. If we are next in line, our turn
+    /// comes without another list, so here we look for contenders that came after the last list and would not wait for us.
+    /// Sets no watches: those that are set remain right until one of them fires.
     async fn look_again<T>(&self, session: &O::Session, claim: &Claim, next_in_line: bool) -> Result<T, StepEnd> {
         let period = match self.refresh {
             Some(period) => period,
