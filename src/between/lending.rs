@@ -1,20 +1,21 @@
 //! A run lends its locks to the runs below its command. If such a nested run waited for them instead, it would
 //! wait for itself.
 //!
-//! The lender has a page, in which its lease and what it lends stand ([`super::page`]), and the write end of a pipe. It
-//! tells its command where both are ([`Offer`]). A borrower opens the page and a read end of the pipe through /proc. It keeps
-//! the read end open for as long as it may use the locks.
+//! The lender has a page that shows its lease and what it lends ([`super::page`]), and the write end of a pipe. It tells its
+//! command where both are ([`Offer`]). A borrower opens the page and a read end of the pipe through /proc, and keeps the read
+//! end open for as long as it may use the locks.
 //!
 //! - The lender sees an error at its end (POLLERR) as long as nobody has a read end: nobody borrows.
 //! - The borrower sees the pipe hang up when the lender has died, in whatever way. A lender that loses the lock while it
-//!   lives puts a byte into the pipe, which nobody reads. Either ends what the borrower runs. So does the end of the lease.
+//!   lives puts a byte into the pipe, which nobody reads. In both cases, and at the end of the lease, the borrower's guard
+//!   kills.
 //!
-//! When its command has ended, a lender lends nothing more. Between that and a borrower that is opening the pipe there is
-//! no order, so a lender has its end twice: it closes the one that it has offered, its door, and only then looks
-//! whether anybody borrows. The borrower opens the pipe, and then looks whether the door still stands.
+//! When its command has ended, a lender lends nothing more. A borrower may be opening the pipe at that moment. So the lender
+//! has its write end twice. It closes the copy that borrowers find, the door, and then looks whether anybody borrows. The
+//! borrower opens the pipe, and then looks whether the door is still there. One of the two sees the other.
 //!
-//! The supervisor is the lender. What borrows from `zklock hold` is not below its guard, so that its keeper has a copy of
-//! the end: it tells the borrowers, and waits for them, when its supervisor has died.
+//! The supervisor is the lender. The borrowers of a `zklock hold` are not below its guard. So its keeper has a copy of the
+//! write end: when the supervisor has died, the keeper tells the borrowers, and waits for them.
 
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
@@ -77,7 +78,7 @@ impl Lending {
         self.door.take();
     }
 
-    /// All that is lent is lost: what runs under it is to be killed.
+    /// The locks are lost: the guards of the borrowers have to kill.
     pub fn call_in(&self) {
         // The door first: no byte goes into a pipe that nobody reads, so a borrower that opens the pipe after this attempt
         // must find the door closed.

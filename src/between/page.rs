@@ -1,8 +1,8 @@
 //! What the three processes of a run show one another in memory that they share.
 //!
-//! The keeper writes the lease. The guard writes what has become of the command. These are not messages, because
-//! a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill up, and on SIGCONT it would
-//! judge the lease by the oldest news instead of the newest.
+//! The keeper writes the lease. The guard writes what has become of the command. Neither is a message, because a supervisor
+//! that is stopped for hours (Ctrl-Z) reads none: its socket would fill up, and on SIGCONT it would judge the lease by the
+//! oldest news instead of the newest.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -56,13 +56,13 @@ struct Cells {
     released: AtomicBool,
 }
 
-/// Another number in its place: the page is not understood.
+/// The layout of the cells. A nested run does not understand a page with another number.
 const LAYOUT: u64 = 1;
 
-/// Where in the file of a page the text begins that says what is lent. It ends with the file.
+/// Where in the file of a page the text about what is lent begins. The text ends with the file.
 const TEXT: u64 = 4096;
 
-/// What waits at the gate may still pass it, or has passed it, or may not pass it any more.
+/// The command's process may still pass the gate, or has passed it, or may not pass it any more.
 const GATED: u32 = 0;
 const PASSED: u32 = 1;
 const RECALLED: u32 = 2;
@@ -78,7 +78,7 @@ impl Page {
     pub fn new() -> io::Result<(Self, File)> {
         let file = memory::file(c"lease")?;
         file.set_len(TEXT)?;
-        // Who has it mapped would die of SIGBUS if somebody made it shorter.
+        // A process that has mapped the file would die of SIGBUS if somebody made the file shorter.
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL))?;
         let page = Self::map(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
         page.0.layout.store(LAYOUT, SeqCst);
@@ -121,7 +121,7 @@ impl Page {
         (std::ptr::from_ref(self.0) as usize, size_of::<Cells>())
     }
 
-    /// The keeper: the lease is this. It may be shorter than before.
+    /// The keeper shows a lease, which may end sooner than the one before.
     pub fn write_lease(self, span: Span) {
         self.0.kill_at.store(nanos(span.kill_at), SeqCst);
         self.0.ends_at.store(nanos(span.ends_at), SeqCst);
@@ -174,7 +174,7 @@ impl Page {
         self.0.released.store(true, SeqCst);
     }
 
-    /// Whether the keeper is to release the lock, if it hears no more.
+    /// Whether the keeper is to release the lock, once it sees that the supervisor's end of the socket is closed.
     pub fn is_released(self) -> bool {
         self.0.released.load(SeqCst)
     }
@@ -191,7 +191,7 @@ impl Page {
         self.0.gate.store(GATED, SeqCst);
     }
 
-    /// What waits at the gate: passes it, unless it was recalled before.
+    /// The command's process passes the gate, unless it was recalled before.
     pub fn pass(self, now: Instant) -> bool {
         let passes = self.0.gate.compare_exchange(GATED, PASSED, SeqCst, SeqCst).is_ok();
         if passes {
@@ -215,8 +215,8 @@ impl Page {
         instant(self.0.began.load(SeqCst)).filter(|_| self.ended() == Some(0) && !was_stopped)
     }
 
-    /// The supervisor, or the keeper of one that has died: what waits at the gate may not pass it any more. Returns false
-    /// if it has passed it.
+    /// The supervisor, or after its death the keeper: the command's process may not pass the gate any more. Returns false if
+    /// the process has passed the gate.
     pub fn recall(self) -> bool {
         self.0.gate.compare_exchange(GATED, RECALLED, SeqCst, SeqCst).unwrap_or_else(|now| now) != PASSED
     }
@@ -231,7 +231,7 @@ impl Page {
         Some(self.0.command.load(SeqCst)).filter(|pid| *pid != 0).map(Pid::from_raw)
     }
 
-    /// The guard: this has happened.
+    /// The guard shows what has happened.
     pub fn show(self, sign: Sign) {
         match sign {
             Sign::Stage(stage) => self.0.stage.store(stage as u32, SeqCst),
@@ -252,12 +252,12 @@ impl Page {
         (status & ENDED != 0).then(|| (status & !ENDED).cast_signed())
     }
 
-    /// The signal that has stopped the command since this was last asked.
+    /// The signal that has stopped the command since the last call.
     pub fn take_stopped(self) -> Option<Signal> {
         Signal::new(self.0.stopped_by.swap(0, SeqCst))
     }
 
-    /// The guard: it may not kill this process. Returns whether that is the first one.
+    /// The guard: the system does not let it kill this process. Returns whether the process is the first of that kind.
     pub fn deny(self, process: i32) -> bool {
         self.0.denied.compare_exchange(0, process, SeqCst, SeqCst).is_ok()
     }

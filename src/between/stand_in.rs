@@ -1,5 +1,5 @@
-//! The command of `zklock hold`: this program, by a subcommand that nobody else has a use for. It prints the variables, and
-//! holds until a signal ends it.
+//! The command of `zklock hold`: this program, by a hidden subcommand. It prints the variables, and lives until a signal ends
+//! it.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,18 +20,18 @@ use crate::system::terminal::say;
 
 pub const NAME: &str = "hold-stand-in";
 
-/// How much is written at once: as much as a pipe that is ready has room for (pipe(7)).
+/// How much is written at once. A pipe that is ready has room for as much (pipe(7)).
 const PIECE: usize = 4096;
 
-/// Lives as what stands in for a command, if this process was started as that. `args`: its arguments, which are those of
-/// `Caller::command` of the supervisor.
+/// Lives as the stand-in for a command, if this process was started as one. `args`: the arguments of this process, which the
+/// supervisor's `Caller::command` makes.
 pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
     let words: Vec<_> = args.iter().skip(1).map(|word| word.to_string_lossy()).collect();
     let (name, words) = words.split_first()?;
     if name != NAME {
         return None;
     }
-    // A name for people.
+    // The name that ps(1) shows.
     let _ = prctl::set_name(c"lock-hold");
     let ending = words.iter().filter_map(|word| Signal::new(word.parse().ok()?)).collect();
     Some(hold(ending).map_or_else(
@@ -46,16 +46,16 @@ pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
 fn hold(ending: Vec<Signal>) -> io::Result<()> {
     close_all_but(&[libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
     dup2_stdin(null()?)?;
-    // It may have been started with SIGTERM ignored, and has to end by it all the same.
+    // zklock may have been started with SIGTERM ignored, but this process has to end by it.
     signals::heed(ending.clone());
     let signals = Signals::of(ending)?;
     let mut text = vec![];
-    // Without a caller that is known nothing is lent.
+    // If zklock does not know its caller, it lends nothing, and the last of these variables is not set.
     for name in environment::OF_A_RUN.into_iter().chain([environment::LENDER]) {
         Variable::inherited(name).into_iter().for_each(|variable| push_line(&mut text, name, variable.value()));
     }
     if print(&text, &signals)? {
-        // The files of the caller are none of ours. Standard output comes last: whoever reads it sees its end.
+        // The files of the caller are given back. Standard output comes last, because its reader waits for its end.
         dup2_stderr(standard(libc::STDIN_FILENO))?;
         dup2_stdout(standard(libc::STDIN_FILENO))?;
         while !signals.clear() {
@@ -65,7 +65,7 @@ fn hold(ending: Vec<Signal>) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints the lines. Returns false if it was told to end before they were read.
+/// Prints the lines. Returns false if a signal came before all were read.
 fn print(text: &[u8], signals: &Signals) -> io::Result<bool> {
     let stdout = standard(libc::STDOUT_FILENO);
     let mut left = text;
