@@ -9,7 +9,7 @@ use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
 
-use super::program::{Call, FailureReport, Program};
+use super::program::{self, Call, FailureReport};
 use crate::between::page::Page;
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
@@ -70,9 +70,9 @@ const LONGEST_OPENING: usize = 256 * 1024;
 /// How many variables a command is told, roughly.
 const VARIABLES: u32 = 12;
 
-/// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. By
-/// then the supervisor has sent the [`Opening`], which wakes no process. If the guard goes before that, this process
-/// exits; and the guard goes if the supervisor does.
+/// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, writes when all is ready. By then
+/// the supervisor has sent the [`Opening`], which wakes no process. If the guard dies before it has written, this process
+/// exits. The guard dies with the supervisor.
 pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guard: Pid, page: Page, lease: Page) -> ! {
     let Passage { gate, report, supervisor } = passage;
     if birth.own_group
@@ -89,12 +89,12 @@ pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guar
         report.exit(&Errno::ESRCH.into());
     }
     let mut message = vec![0; LONGEST_OPENING];
-    rehearse(birth);
+    touch_memory(birth);
     loop {
         match read(go, &mut [0]) {
             Err(Errno::EINTR) => {}
             Err(error) => report.exit(&error.into()),
-            // The guard has not opened the gate. If it was asked to, and could not, the supervisor reads this.
+            // The guard has closed the gate, or has died. If the supervisor has asked it to open the gate, it reads this.
             Ok(0) => report.exit(&Errno::ESRCH.into()),
             Ok(_) => break,
         }
@@ -112,17 +112,17 @@ pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guar
         let may_start = !lease.is_revoked() && now < until && page.pass(now);
         if may_start { Ok(()) } else { Err(Errno::ETIME.into()) }
     };
-    report.exit(&Program { line: birth.command }.execute(&opening.variables, in_time))
+    let Err(error) = program::execute(birth.command, &opening.variables, in_time);
+    report.exit(&error)
 }
 
-/// Does what can be done twice of what comes between the gate and execve(2), so that it is in memory at the hand-over: a
-/// fork has the pages of its parent only once it has touched them.
-fn rehearse(birth: &GuardBirth<'_>) {
+/// Does the work between the gate and execve(2) once before, as far as it can be done twice. A fork has its own copy of a page
+/// only once it has written to that page, and making the copies would delay the hand-over.
+fn touch_memory(birth: &GuardBirth<'_>) {
     let variables = (0..VARIABLES).map(|number| Variable::new(&format!("ZKLOCK_{number}"), ["=".repeat(64).as_str()]));
     let opening = Opening { until: clock::now(), variables: variables.collect() };
-    let opening = Opening::from_bytes(&opening.to_bytes());
-    if let Some(opening) = opening {
-        drop(Program { line: birth.command }.image(&opening.variables));
+    if let Some(opening) = Opening::from_bytes(&opening.to_bytes()) {
+        drop(program::image(birth.command, &opening.variables));
     }
 }
 

@@ -1,4 +1,4 @@
-//! A guard, as the supervisor sees it.
+//! What the supervisor has of a guard.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,7 +25,7 @@ use crate::rules::signal::Signal;
 use crate::system::fork::fork_bare;
 use crate::system::signals;
 
-/// A guard, as the supervisor sees it.
+/// A guard that the supervisor has forked.
 #[derive(Debug)]
 pub struct Guard {
     pid: Pid,
@@ -38,25 +38,24 @@ pub struct Guard {
     /// Where the command's process gets its environment from.
     gate: Option<OwnedFd>,
     failure: FailurePipe,
-    /// The end of a pipe that only we have: when we die, the kernel kills the command.
+    /// The end of a pipe that only the supervisor has: when the supervisor dies, the kernel kills the command.
     _fuse: OwnedFd,
 }
 
 impl Guard {
-    /// Forks a guard, and that forks the command's process, which waits at the gate. An error means that no guard could be forked. A guard that cannot fork the command's process exits.
-    pub fn start(birth: &GuardBirth<'_>, inherited: &Inheritance) -> io::Result<Self> {
-        let Some([guards_gone, guard_alive, guard_wake]) = inherited.of_guard() else {
-            return Err(Errno::ESRCH.into());
-        };
-        inherited.page.reset();
+    /// Forks a guard, which forks the command's process. An error means that no guard could be forked. A guard that cannot fork
+    /// the command's process exits.
+    pub fn start(birth: &GuardBirth<'_>, ties: &Ties) -> io::Result<Self> {
+        let Some([guards_gone, guard_alive, guard_wake]) = ties.of_guard() else { return Err(Errno::ESRCH.into()) };
+        ties.page.reset();
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (link, guards_link) = pair()?;
         let (gate, childs_gate) = pair()?;
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let (failure, report) = FailurePipe::pipe()?;
         let (guards_fuse, fuse) = pipe2(OFlag::O_CLOEXEC)?;
-        // At the end of a process the kernel closes its descriptors, those with higher numbers first: ours must be
-        // closed before the end that tells us of the guard.
+        // At the end of a process the kernel closes its descriptors, those with higher numbers first: `fuse` must be
+        // closed before `guards_gone`, which tells the supervisor of the guard.
         let fuse = above(fuse, guards_gone)?;
         signals::continue_at_news(link.as_fd())?;
         let supervisor = getpid();
@@ -89,7 +88,8 @@ impl Guard {
         self.pid
     }
 
-    /// One of these becomes readable when there is something new, or when the guard has gone. None once that was heard.
+    /// One of these becomes readable when there is something new, or when the guard has gone. There are none once the
+    /// supervisor has heard that the guard has gone.
     pub fn awaited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.link.iter().flat_map(|link| [link.as_fd(), self.wake.as_fd()])
     }
@@ -111,7 +111,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Asks something of it. That continues a guard that is stopped. If it has gone, there is no command to ask it for.
+    /// Sends a request, which continues a guard that is stopped. A guard that has gone has nothing left to do.
     pub fn ask(&self, request: GuardRequest) {
         let _ = self.request(request);
     }
@@ -122,21 +122,14 @@ impl Guard {
         let _ = signals::send(self.pid.as_raw(), Signal::KILL);
     }
 
-    /// Takes note that there was something new. Fails once the guard has gone.
-    pub fn hear(&mut self) -> io::Result<()> {
+    /// Takes note that the guard has shown something new, or has gone.
+    pub fn hear(&mut self) {
         // Reading fails if there is nothing new, which does no harm.
         let _ = self.wake.read();
-        let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
-        loop {
-            match recv(link.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT) {
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return Ok(()),
-                // A guard sends nothing, so anything else here means that it has gone.
-                gone => {
-                    self.link = None;
-                    return Err(gone.err().unwrap_or(Errno::EPIPE).into());
-                }
-            }
+        let answer = self.link.as_ref().map(|link| recv(link.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT));
+        // A guard sends nothing, so any other answer means that the guard has gone.
+        if !matches!(answer, Some(Err(Errno::EAGAIN | Errno::EINTR))) {
+            self.link = None;
         }
     }
 
@@ -154,7 +147,7 @@ impl Guard {
         self.page
     }
 
-    /// When the lease that it enforces demands SIGKILL.
+    /// When the lease demands SIGKILL.
     pub fn kill_at(&self) -> Instant {
         self.lease.limits().kill_at
     }

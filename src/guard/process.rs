@@ -62,7 +62,7 @@ pub(super) fn run(birth: &GuardBirth<'_>, inherited: GuardInheritance<'_>, passa
     if getppid() != passage.supervisor {
         passage.report.exit(&Errno::ESRCH.into());
     }
-    match GuardProcess::begin(birth, inherited, &passage) {
+    match GuardProcess::set_up(birth, inherited, &passage) {
         // What it has open the kernel closes.
         Ok(process) => ManuallyDrop::new(process).work(),
         Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)) {
@@ -104,9 +104,8 @@ struct GuardProcess<'a> {
 
 impl<'a> GuardProcess<'a> {
     /// Makes the command's process, and all that is needed to answer for it.
-    fn begin(birth: &GuardBirth<'_>, inherited: GuardInheritance<'a>, passage: &Passage) -> io::Result<Self> {
-        let GuardInheritance { link, wake, guards_gone, guard_alive, guard_wake, lender, fuse, page, lease } =
-            inherited;
+    fn set_up(birth: &GuardBirth<'_>, inherited: Inherited<'a>, passage: &Passage) -> io::Result<Self> {
+        let Inherited { link, wake, guards_gone, guard_alive, guard_wake, lender, fuse, page, lease } = inherited;
         prctl::set_child_subreaper(true)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that only we
         // have must be closed before the end that tells us of the supervisor.
@@ -163,7 +162,7 @@ impl<'a> GuardProcess<'a> {
         };
         process.close_others(&[guards_gone, fuse], birth);
         kernel::lock_in_memory([page.extent(), lease.extent()]);
-        process.tree.rehearse();
+        process.tree.touch_memory();
         // From here on the supervisor can tell who the command is.
         page.set_command(child);
         Ok(process)
@@ -222,18 +221,12 @@ impl<'a> GuardProcess<'a> {
         self.is_asked = is_asked;
     }
 
-    fn show_denied(&self) {
+    fn show_denied(&mut self) {
         if let Some(denied) = self.tree.take_denied()
             && self.page.deny(denied)
         {
-            self.tell_supervisor();
+            self.wake_supervisor();
         }
-    }
-
-    fn tell_supervisor(&self) {
-        // Not by the socket: for a message the kernel needs memory, and where that is short it may first wait for a disk.
-        // This fails only if the supervisor has not been awake for ages, and will wake.
-        let _ = self.wake.write(1);
     }
 }
 
@@ -309,18 +302,21 @@ impl GuardIo for GuardProcess<'_> {
     fn show(&mut self, sign: Sign) {
         self.page.show(sign);
         if let Sign::Stage(Stage::Empty | Stage::Left) = sign {
-            // The keeper hears of it now, and need not wait until the kernel has taken our memory apart.
+            // The keeper learns by this pipe that nothing is left. At the exit of the guard, the kernel would free the guard's
+            // memory before it closes the pipe.
             self.guard_alive = None;
         }
     }
 
-    fn tell(&mut self) {
-        self.tell_supervisor();
+    fn wake_supervisor(&mut self) {
+        // Not by the socket: for a message the kernel needs memory, and where memory is short it may first wait for a disk.
+        // This fails only if the supervisor has not read for ages. Then it is awake already, or wakes once it is continued.
+        let _ = self.wake.write(1);
     }
 
     fn open_gate(&mut self) {
         if let Some(go) = self.go.take() {
-            // From here on the death of the supervisor is for us to act upon.
+            // From here on the guard outlives the supervisor: it has to kill the command.
             let _ = prctl::set_pdeathsig(None);
             let _ = write(&go, &[1]);
         }

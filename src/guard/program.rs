@@ -13,30 +13,28 @@ use nix::unistd::{AccessFlags, faccessat};
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::signal::Signal;
 
-pub use start::{Call, FailurePipe, FailureReport, Program, RefusedCall};
+pub use start::{Call, FailurePipe, FailureReport, RefusedCall, execute, image};
 
 mod start;
+
+/// The guard has gone, or could not make what it needs.
+const NO_GUARD: [Errno; 8] = [
+    Errno::ESRCH,
+    Errno::EAGAIN,
+    Errno::ENOMEM,
+    Errno::ENOBUFS,
+    Errno::EMFILE,
+    Errno::ENFILE,
+    Errno::EPIPE,
+    Errno::EBADF,
+];
 
 /// What an error of [`locate`], or of an attempt to start a command, means for the command.
 pub fn unstarted(error: &io::Error) -> Unstarted {
     match error.kind() {
         _ if error.raw_os_error() == Some(libc::ETIME) => Unstarted::TooLate,
         _ if error.get_ref().is_some_and(|inner| inner.is::<RefusedCall>()) => Unstarted::NoProcess,
-        // The guard has gone, or could not make what it needs.
-        _ if matches!(
-            error.raw_os_error(),
-            Some(
-                libc::ESRCH
-                    | libc::EAGAIN
-                    | libc::ENOMEM
-                    | libc::ENOBUFS
-                    | libc::EMFILE
-                    | libc::ENFILE
-                    | libc::EPIPE
-                    | libc::EBADF
-            )
-        ) =>
-        {
+        _ if error.raw_os_error().is_some_and(|errno| NO_GUARD.contains(&Errno::from_raw(errno))) => {
             Unstarted::NoProcess
         }
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unstarted::NotFound,

@@ -213,8 +213,8 @@ impl Tree {
         found
     }
 
-    /// Does what the others do but for the signals, so that what it takes is in memory.
-    pub fn rehearse(&self) {
+    /// Walks once without a signal, so that all that a walk uses is in memory.
+    pub fn touch_memory(&self) {
         self.walk(|_| false, &mut |_, _, _| true);
     }
 

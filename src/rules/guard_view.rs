@@ -32,14 +32,6 @@ enum Command {
     Over,
 }
 
-/// What a guard shows of itself and of the command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuardState {
-    pub stage: Stage,
-    /// How the command has ended, if the guard has reaped it.
-    pub ended: Option<CommandEnd>,
-}
-
 /// What has become of the command since this was last asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
@@ -48,7 +40,7 @@ pub struct News {
     /// The guard has died with the command still to be answered for.
     pub guard_gone: bool,
     pub ended: Option<CommandFate>,
-    /// It had ended when the guard died.
+    /// The command had ended when the guard died.
     pub ended_first: bool,
 }
 
@@ -118,21 +110,28 @@ impl GuardView {
         self.adopted_end = Some(end);
     }
 
-    /// What is new. `is_our_child`: whether the command's process is our child now, alive or not.
-    pub fn news(&mut self, shown: GuardState, stopped: Option<Signal>, is_our_child: impl FnOnce() -> bool) -> News {
+    /// What is new. `ended`: how the command has ended, if the guard has reaped it. `is_our_child`: whether the command's process
+    /// is a child of the supervisor now, alive or not.
+    pub fn news(
+        &mut self,
+        stage: Stage,
+        ended: Option<CommandEnd>,
+        stopped: Option<Signal>,
+        is_our_child: impl FnOnce() -> bool,
+    ) -> News {
         if self.is_gated() {
             return News::default();
         }
-        let has_fallen = self.is_reaped && shown.stage.is_open();
+        let has_fallen = self.is_reaped && stage.is_open();
         let mut news = News { stopped, guard_gone: has_fallen && !self.told_gone, ..News::default() };
         if self.has_command() {
             // What the guard has reaped ended before it died.
-            news.ended_first = shown.ended.is_some();
+            news.ended_first = ended.is_some();
             // An end that we saw ourselves is told once the guard's is known. If neither has seen it, the guard has
             // reaped the command and could not say so.
             let unseen = || (!is_our_child()).then_some(CommandEnd::Signaled(Signal::KILL));
-            let end = shown.ended.or_else(|| if has_fallen { self.adopted_end.or_else(unseen) } else { None });
-            let stillborn = self.is_reaped && shown.stage == Stage::Gated;
+            let end = ended.or_else(|| if has_fallen { self.adopted_end.or_else(unseen) } else { None });
+            let stillborn = self.is_reaped && stage == Stage::Gated;
             news.ended = end.map(CommandFate::Reaped).or(stillborn.then_some(CommandFate::Stillborn));
             if news.ended.is_some() {
                 self.command = Command::Over;
@@ -165,10 +164,6 @@ mod tests {
 
     const KILLED: CommandEnd = CommandEnd::Signaled(Signal::KILL);
 
-    fn shown(stage: Stage, ended: Option<CommandEnd>) -> GuardState {
-        GuardState { stage, ended }
-    }
-
     fn started() -> GuardView {
         let mut view = GuardView::default();
         view.start();
@@ -185,39 +180,39 @@ mod tests {
     fn an_end_that_the_guard_has_seen_is_told_once() {
         for (mut view, events) in [(started(), 1), (died(), 2)] {
             let end = CommandEnd::Exited(3);
-            let news = view.news(shown(Stage::Open, Some(end)), None, || false);
+            let news = view.news(Stage::Open, Some(end), None, || false);
             assert_eq!((news.ended_first, news.ended), (true, Some(CommandFate::Reaped(end))));
             assert_eq!(news.events(|_| CommandEvent::Ended(end)).len(), events);
-            assert_eq!(view.news(shown(Stage::Empty, Some(end)), None, || false), News::default());
+            assert_eq!(view.news(Stage::Empty, Some(end), None, || false), News::default());
         }
     }
 
     #[test]
     fn a_guard_that_has_died_is_told_once() {
         let mut view = died();
-        let news = view.news(shown(Stage::Open, None), None, || true);
+        let news = view.news(Stage::Open, None, None, || true);
         assert_eq!(news, News { guard_gone: true, ..News::default() });
-        assert_eq!(view.news(shown(Stage::Open, None), None, || true), News::default());
+        assert_eq!(view.news(Stage::Open, None, None, || true), News::default());
         view.command_reaped(CommandEnd::Exited(1));
-        let news = view.news(shown(Stage::Open, None), None, || false);
+        let news = view.news(Stage::Open, None, None, || false);
         assert_eq!(news, News { ended: Some(CommandFate::Reaped(CommandEnd::Exited(1))), ..News::default() });
     }
 
     #[test]
     fn an_end_that_was_seen_by_neither_is_a_kill() {
-        let news = died().news(shown(Stage::Open, None), None, || false);
+        let news = died().news(Stage::Open, None, None, || false);
         assert_eq!(news, News { guard_gone: true, ended: Some(CommandFate::Reaped(KILLED)), ..News::default() });
     }
 
     #[test]
     fn a_command_that_has_not_passed_the_gate_is_stillborn() {
-        let news = died().news(shown(Stage::Gated, None), None, || false);
+        let news = died().news(Stage::Gated, None, None, || false);
         assert_eq!(news, News { ended: Some(CommandFate::Stillborn), ..News::default() });
         // As long as the guard lives, it may still open the gate.
-        assert_eq!(started().news(shown(Stage::Gated, None), None, || false), News::default());
+        assert_eq!(started().news(Stage::Gated, None, None, || false), News::default());
         let mut gated = GuardView::default();
         gated.guard_reaped();
-        assert_eq!(gated.news(shown(Stage::Gated, None), None, || false), News::default());
+        assert_eq!(gated.news(Stage::Gated, None, None, || false), News::default());
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use anyhow::Context as _;
 
+use super::Supervisor;
 use super::caller::Caller;
 use super::turn::{Snapshot, SupervisorIo};
-use super::{Ready, Supervisor};
 use crate::rules::event::{CommandEvent, Effect, Event};
 use crate::rules::guard::Targets;
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
-use crate::rules::message::{Loss, Order, Progress, Report};
+use crate::rules::message::{Loss, Order, Report};
 use crate::rules::signal::Signal;
 use crate::system::clock;
 use crate::system::signals;
@@ -22,16 +22,13 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn look(&mut self, waits: bool) -> Snapshot {
-        if self.ready.children {
-            self.reap();
-        }
-        let mut snapshot = Snapshot { is_behind: self.ready.children, ..Snapshot::default() };
-        let news = self.job.command_news(self.ready.guard);
+        let mut snapshot = Snapshot { is_behind: self.reap(), ..Snapshot::default() };
+        let news = self.job.command_news();
         if let Some(notice) = self.job.denied() {
             self.teller.say(&notice);
         }
         (snapshot.has_ended, snapshot.has_command) = (news.ended.is_some(), self.job.has_command());
-        snapshot.events = news.events(|end| self.end(end));
+        snapshot.events = news.events(|end| self.command_ended(end));
         snapshot.is_emptied = self.job.is_emptied();
         if waits || snapshot.has_ended {
             snapshot.borrowers_have_gone = !self.may_be_used();
@@ -50,18 +47,11 @@ impl SupervisorIo for Supervisor<'_> {
             self.caller_is_told = true;
             snapshot.caller_has_gone = true;
         }
-        // A signal that came before the end of the command is to be read in this turn, and so is a report that came
-        // before these events.
-        self.ready.signals |= snapshot.has_ended;
-        self.ready.keeper |= !snapshot.events.is_empty() || snapshot.loss.is_some();
         snapshot
     }
 
     fn hear_keeper(&mut self) -> Option<Event> {
-        let event = if self.ready.keeper { self.keeper.hear()? } else { return None };
-        // A signal that had come before that report was read keeps the command from being started.
-        self.ready.signals |= matches!(event, Event::Keeper(Report::Queue(Progress::Held { .. })));
-        Some(event)
+        self.keeper.hear()
     }
 
     fn lease(&self) -> (Option<Span>, Option<Instant>) {
@@ -70,16 +60,9 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
-        if !self.ready.signals {
-            return Ok(vec![]);
-        }
-        let shares = self.job.shares_group;
-        Ok(self
-            .signals
-            .drain()
-            .into_iter()
-            .map(|arrival| (arrival.signal, shares && arrival.went_to_foreground()))
-            .collect())
+        let shares = self.job.shares_group();
+        let signals = self.signals.drain().into_iter();
+        Ok(signals.map(|arrival| (arrival.signal, shares && arrival.went_to_foreground())).collect())
     }
 
     fn spoil(&mut self) {
@@ -87,12 +70,10 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn perform(&mut self, effect: Effect) -> anyhow::Result<Option<Event>> {
+        let failed = |why| Event::Command(CommandEvent::StartFailed(why));
         match effect {
-            Effect::Spawn { grant, until } => {
-                let failed = |why| Event::Command(CommandEvent::StartFailed(why));
-                return Ok(self.spawn(&grant, until)?.map(failed));
-            }
-            Effect::Recall(why) => return Ok(self.recall(why)),
+            Effect::Spawn { grant, until } => return Ok(self.spawn(&grant, until)?.map(failed)),
+            Effect::Recall(why) => return Ok(self.job.recall().then_some(failed(why))),
             Effect::Signal { signal, whom: Targets::Strayed } => self.job.forward_to_strayed(signal),
             Effect::Signal { signal, .. } => self.job.forward(signal, self.plan.settings.wait_descendants),
             Effect::Stop(signal) => {
@@ -103,7 +84,7 @@ impl SupervisorIo for Supervisor<'_> {
             }
             Effect::Kill => {
                 self.job.kill();
-                self.call_in();
+                self.keeper.ties.lent.call_in();
                 self.signal_caller(self.plan.settings.stop_signal);
             }
             Effect::QueueAgain => self.keeper.order(Order::QueueAgain),
@@ -115,7 +96,7 @@ impl SupervisorIo for Supervisor<'_> {
                 if self.keeper.pid.is_none() {
                     return Ok(Some(Event::Keeper(Report::Released { was_busy: false })));
                 }
-                // The machine was told once that the keeper has gone. No confirmation comes from it.
+                // The machine was told once that the keeper has gone. Such a keeper confirms nothing.
                 if self.keeper.link.is_none() {
                     return Ok(Some(Event::KeeperGone));
                 }
@@ -125,8 +106,6 @@ impl SupervisorIo for Supervisor<'_> {
                 signals::stop_by(signal).context("cannot stop")?;
                 // The kernel does not stop an orphaned group, and then nobody continues what has left it (setpgid(2)).
                 self.job.forward_to_strayed(Signal::CONT);
-                // We may have been stopped for long, so anything may have come.
-                self.ready = Ready::ALL;
             }
             Effect::EndKeeper => self.keeper.kill(),
             Effect::Say(notice) => {

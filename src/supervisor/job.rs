@@ -1,43 +1,38 @@
-//! What runs under the lock: the guard, the command and its descendants.
+//! What runs under the lock: the guard, the command and its descendants. The supervisor reaches the command only by requests
+//! to the guard, until the guard has died.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
 use nix::errno::Errno;
-use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
-use crate::between::inheritance::Inheritance;
+use super::orphans::Orphans;
+use crate::between::ties::Ties;
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
 use crate::guard::program::RefusedCall;
-use crate::guard::tree::{self, StartGroup, Tree};
 use crate::guard::{Guard, GuardBirth};
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::{GuardRequest, Stage, Targets};
-use crate::rules::guard_view::{CommandFate, GuardState, GuardView, Kill, News};
+use crate::rules::guard_view::{CommandFate, GuardView, Kill, News};
 use crate::rules::instant::Instant;
 use crate::rules::notice::Notice;
 use crate::rules::signal::Signal;
 use crate::system::terminal::{self, Attributes};
 use crate::system::{clock, process};
 
-/// How many times in a row to look for children to kill, because processes may fork faster than one look finds them.
-const CHASES: u32 = 10;
-
-pub(super) struct Job {
-    /// What comes to us when our guard dies, and the children of ours that are not the command's.
-    tree: Tree,
-    strangers: Vec<i32>,
+pub(super) struct Job<'p> {
+    birth: GuardBirth<'p>,
+    pub(super) orphans: Orphans,
     guard: Option<RunningGuard>,
-    /// A filter has killed a guard.
+    /// A filter has killed a guard (seccomp(2)).
     is_filtered: bool,
     /// Guards that were dismissed, until they have been reaped.
     dismissed: Vec<Pid>,
     /// That a process may not be killed has been told.
     told_denied: bool,
-    /// Whether commands are started in our process group.
-    pub(super) shares_group: bool,
     /// The terminal as the command found it, and whether the command may have had no time to restore it.
     terminal: Option<Attributes>,
     interrupted: bool,
@@ -51,53 +46,38 @@ struct RunningGuard {
     leaves: bool,
 }
 
-impl RunningGuard {
-    fn shown(&self) -> GuardState {
-        GuardState { stage: self.guard.stage(), ended: self.guard.ended() }
-    }
-}
-
-impl Job {
-    /// An error of the kind `Other` says what this system has not got, so that nothing can be looked after here.
-    pub(super) fn new() -> io::Result<Self> {
-        // What a guard that has died leaves behind comes to us. A system that refuses this refuses it to the guard as well.
-        prctl::set_child_subreaper(true).map_err(|error| {
-            io::Error::other(format!("the system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER): {error}"))
-        })?;
-        tree::check_proc()?;
+impl<'p> Job<'p> {
+    /// `kept_open`: descriptors that a guard keeps open for as long as something of the command is left. An error of the kind
+    /// `Other` says what this system has not got, so that no command can be looked after here.
+    pub(super) fn new(command: &'p CommandLine, kept_open: Vec<RawFd>) -> io::Result<Self> {
         Ok(Self {
-            tree: Tree::open()?,
-            strangers: vec![],
+            birth: GuardBirth { command, own_group: true, kept_open },
+            orphans: Orphans::adopt()?,
             guard: None,
             is_filtered: false,
             dismissed: vec![],
             told_denied: false,
-            shares_group: false,
             terminal: None,
             interrupted: false,
         })
     }
 
-    /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `kept_open`: descriptors that it
-    /// keeps open for as long as something of the command is left.
-    pub(super) fn make_guard(
-        &mut self,
-        command: &CommandLine,
-        inherited: &Inheritance,
-        kept_open: &[RawFd],
-    ) -> io::Result<()> {
-        self.shares_group = terminal::is_controlled();
-        self.strangers.clear();
-        self.tree.each_child(|child| self.strangers.push(child))?;
-        let birth = GuardBirth { command, own_group: !self.shares_group, kept_open: kept_open.to_vec() };
-        let guard = Guard::start(&birth, inherited)?;
+    /// Makes a guard, and with the guard the command's process, so that the lock need not wait for them.
+    pub(super) fn make_guard(&mut self, ties: &Ties) -> io::Result<()> {
+        self.birth.own_group = !terminal::is_controlled();
+        self.orphans.disown_all()?;
+        let guard = Guard::start(&self.birth, ties)?;
         self.guard = Some(RunningGuard { guard, view: GuardView::default(), leaves: false });
         Ok(())
     }
 
-    /// A child of ours that does not belong to the command.
-    pub(super) fn disown(&mut self, child: Pid) {
-        self.strangers.push(child.as_raw());
+    pub(super) fn program(&self) -> &OsStr {
+        &self.birth.command.program
+    }
+
+    /// Whether commands are started in the process group of zklock.
+    pub(super) fn shares_group(&self) -> bool {
+        !self.birth.own_group
     }
 
     /// Ends a guard that is not needed now.
@@ -105,7 +85,7 @@ impl Job {
         if let Some(running) = self.guard.take_if(|running| running.view.is_gated())
             && !running.view.is_reaped()
         {
-            self.disown(running.guard.pid());
+            self.orphans.disown(running.guard.pid());
             self.dismissed.push(running.guard.pid());
             running.guard.kill_guard();
         }
@@ -113,35 +93,28 @@ impl Job {
 
     /// Looks at the terminal before the command is started.
     pub(super) fn prepare(&mut self) {
-        if self.shares_group {
+        if self.shares_group() {
             self.terminal = Attributes::of_foreground();
         }
     }
 
     /// Starts the command, if that is before `until`. `variables`: what is added to its environment. An
     /// error is one of fork(2), or that of a guard that has died.
-    pub(super) fn start(
-        &mut self,
-        command: &CommandLine,
-        inherited: &mut Inheritance,
-        kept_open: &[RawFd],
-        variables: &[Variable],
-        until: Instant,
-    ) -> io::Result<()> {
-        let mut opened = self.open(inherited, variables, until);
+    pub(super) fn start(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
+        let mut opened = self.open(ties, variables, until);
         if opened.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ECHILD | libc::EPIPE))) {
-            // None could be made, or it has died meanwhile, or what waited at its gate has. The guard may have said why.
+            // No guard could be made, or the guard or the command's process has died. The guard may have said why.
             let why = self.guard.as_ref().and_then(|running| running.guard.failure());
             self.dismiss_guard();
-            self.make_guard(command, inherited, kept_open).map_err(|error| why.unwrap_or(error))?;
-            opened = self.open(inherited, variables, until);
+            self.make_guard(ties).map_err(|error| why.unwrap_or(error))?;
+            opened = self.open(ties, variables, until);
         }
         let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|running| self.failure_of(&running.guard));
         why.map_or(opened, Err)
     }
 
-    /// Takes the command back, unless it has passed the gate. Guard and gate may be stopped: nothing of the user's runs
-    /// there.
+    /// Takes the command back, unless it has passed the gate. Guard and command's process may be stopped: nothing of the user
+    /// runs in them.
     pub(super) fn recall(&mut self) -> bool {
         let is_back = |running: &RunningGuard| running.view.has_command() && running.guard.page().recall();
         let Some(running) = self.guard.as_mut().filter(|running| is_back(running)) else { return false };
@@ -167,14 +140,13 @@ impl Job {
         self.guard.as_ref().is_some_and(|running| running.view.has_command())
     }
 
-    /// A child of ours has ended; perhaps it was one of the job's.
+    /// A child has ended. It may be any child of the supervisor.
     pub(super) fn reaped(&mut self, pid: Pid, end: CommandEnd) {
         let is_guard =
             self.dismissed.contains(&pid) || self.guard.as_ref().is_some_and(|running| running.guard.pid() == pid);
         self.is_filtered |= is_guard && end == CommandEnd::Signaled(Signal::SYS);
         self.dismissed.retain(|dismissed| *dismissed != pid);
-        // From here on the number may be that of a process of the command.
-        self.strangers.retain(|stranger| *stranger != pid.as_raw());
+        self.orphans.reaped(pid);
         let Some(running) = &mut self.guard else { return };
         if pid == running.guard.pid() {
             log::debug!("guard {pid}: {end:?}");
@@ -199,25 +171,20 @@ impl Job {
         self.guard.as_ref().is_some_and(|running| running.guard.stage() == Stage::Empty)
     }
 
-    /// What has become of the command. `is_told`: the guard has woken us.
-    pub(super) fn command_news(&mut self, is_told: bool) -> News {
+    /// What has become of the command.
+    pub(super) fn command_news(&mut self) -> News {
+        let shares_group = self.shares_group();
         let Some(running) = &mut self.guard else { return News::default() };
-        if is_told {
-            let _ = running.guard.hear();
-        }
+        running.guard.hear();
         let page = running.guard.page();
         let command = page.command();
-        // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that
-        // we would have to be continued as well. If we were stopped with the command, we hear of it when we have been
-        // continued with it: then the stop is over.
-        let stopped = page.take_stopped().filter(|_| self.shares_group && command.is_some_and(process::is_stopped));
-        let shown = running.shown();
-        let tree = &self.tree;
-        running.view.news(shown, stopped, || {
-            let mut is_ours = false;
-            // What cannot be found out may be so.
-            let listed = tree.each_child(|child| is_ours |= command.is_some_and(|command| command.as_raw() == child));
-            is_ours || listed.is_err()
+        // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that zklock
+        // would have to be continued as well. If zklock was stopped with the command, it hears of the stop when both have
+        // been continued: then the stop is over.
+        let stopped = page.take_stopped().filter(|_| shares_group && command.is_some_and(process::is_stopped));
+        let (stage, ended, orphans) = (running.guard.stage(), running.guard.ended(), &self.orphans);
+        running.view.news(stage, ended, stopped, || {
+            orphans.may_have(|child| command.is_some_and(|command| command.as_raw() == child))
         })
     }
 
@@ -242,11 +209,8 @@ impl Job {
     /// Whether nothing is left of the command.
     pub(super) fn has_gone(&self) -> bool {
         let Some(running) = &self.guard else { return true };
-        running.view.has_gone(running.guard.stage(), || {
-            let mut is_any_left = false;
-            let listed = self.tree.each_child(|child| is_any_left |= !self.strangers.contains(&child));
-            listed.is_ok() && !is_any_left
-        })
+        let none_left = || !self.orphans.may_have(|child| !self.orphans.is_stranger(child));
+        running.view.has_gone(running.guard.stage(), none_left)
     }
 
     /// The guard, for as long as it answers for something.
@@ -254,8 +218,8 @@ impl Job {
         self.guard.as_ref().filter(|running| !running.guard.stage().is_over())
     }
 
-    /// Passes on a signal to the command, or to its descendants once it has ended.
-    /// `waits`: its descendants are waited for, so they get the signal even if its end has not been told yet.
+    /// Passes on a signal to the command, or to its descendants once the command has ended. `waits`: the descendants are waited
+    /// for, so they get the signal even if the machine has not been told yet that the command has ended.
     pub(super) fn forward(&self, signal: Signal, waits: bool) {
         if let Some(running) = self.answering() {
             let has_ended = !running.view.has_command() || waits && running.guard.ended().is_some();
@@ -263,8 +227,8 @@ impl Job {
         }
     }
 
-    /// Passes on a signal of the terminal to those that it has not reached, because they have left our process group, as
-    /// timeout(1) does: to the command, and once that has ended, to its descendants.
+    /// Passes on a signal of the terminal to the processes that have left the process group of zklock, as timeout(1) does: the
+    /// terminal has not sent it to them.
     pub(super) fn forward_to_strayed(&self, signal: Signal) {
         if let Some(running) = self.answering() {
             // The guard is in another session, so for the kernel such a group is orphaned, and TSTP stops none of it
@@ -278,7 +242,6 @@ impl Job {
     pub(super) fn stop(&mut self, signal: Signal) {
         self.interrupted = true;
         if let Some(running) = self.answering() {
-            running.guard.page().spoil();
             running.guard.ask(GuardRequest::Stop(signal));
         }
     }
@@ -286,24 +249,16 @@ impl Job {
     /// Has the command killed, and all its descendants.
     pub(super) fn kill(&mut self) {
         self.interrupted = true;
+        let shares_group = self.shares_group();
         let Some(running) = self.guard.as_mut().filter(|running| !running.guard.stage().is_over()) else { return };
-        running.guard.page().spoil();
         match running.view.kill(running.guard.stage()) {
             Kill::AskGuard => running.guard.ask(GuardRequest::Kill),
             Kill::KillGuard => running.guard.kill_guard(),
-            Kill::KillChildren => {
-                let origin = StartGroup::ours(running.guard.page().command().filter(|_| !self.shares_group));
-                let is_stranger = |child| self.strangers.contains(&child);
-                self.tree.kill_children(origin, is_stranger);
-                self.tree.kill_below(is_stranger);
-                for _ in 0..CHASES {
-                    self.tree.kill_children(origin, is_stranger);
-                }
-            }
+            Kill::KillChildren => self.orphans.kill(running.guard.page().command().filter(|_| !shares_group)),
         }
     }
 
-    /// The lock is about to be released. What is left of the command by now is meant to live on.
+    /// The lock is about to be released. What the command has left behind is meant to live on.
     pub(super) fn leave(&mut self) {
         self.dismiss_guard();
         if let Some(running) = &mut self.guard {
@@ -322,16 +277,16 @@ impl Job {
     /// That a process may not be killed, which is told once.
     pub(super) fn denied(&mut self) -> Option<Notice> {
         let shown = self.guard.as_ref().and_then(|running| running.guard.page().denied());
-        let process = shown.or_else(|| self.tree.take_denied()).filter(|_| !self.told_denied)?;
+        let process = shown.or_else(|| self.orphans.take_denied()).filter(|_| !self.told_denied)?;
         self.told_denied = true;
         Some(Notice::Denied(process))
     }
 
-    /// What the user is to be told of what the command has left behind, if that is anything. The guard has been reaped, so
-    /// that is below us.
+    /// What the user is to be told of the processes that the command has left behind, if there are any. The guard has been
+    /// reaped, so they have come to the supervisor.
     pub(super) fn left_behind(&self) -> Option<Notice> {
         let has_left = self.guard.as_ref().is_some_and(|running| running.guard.stage() == Stage::Left);
-        let number = if has_left { self.tree.count(|child| self.strangers.contains(&child)) } else { 0 };
+        let number = if has_left { self.orphans.count() } else { 0 };
         (number > 0).then_some(Notice::LeftBehind { number, end_with_us: getpid().as_raw() == 1 })
     }
 
@@ -339,13 +294,13 @@ impl Job {
     /// for a password has left a terminal that is of no use to the user.
     pub(super) fn restore_terminal(&mut self) {
         if let Some(terminal) = self.terminal.take_if(|_| self.interrupted) {
-            // In a pipeline, the terminal may be that of the pager behind us.
+            // In a pipeline, the pager behind zklock may use the terminal.
             terminal.restore(process::is_of_others);
         }
     }
 
-    /// At the end of a run: whether a process is left that must not outlive us. As a rule that is a guard that is about
-    /// to exit. If the operating system has failed us in the middle of a run, it is the command, and is killed.
+    /// At the end of a run: whether a process is left that must not outlive the supervisor. Usually this is a guard that is
+    /// about to exit. If the operating system has failed the run in its middle, it is the command, which is killed.
     pub(super) fn is_left(&mut self) -> bool {
         self.dismiss_guard();
         let Some(RunningGuard { guard, view, leaves }) = &self.guard else { return !self.dismissed.is_empty() };
@@ -356,9 +311,10 @@ impl Job {
                 guard.kill_guard();
             }
         } else if *leaves {
-            // Once more: if it was stopped, its socket may have been full.
+            // Once more: while the guard was stopped, its socket may have been full.
             guard.ask(GuardRequest::Leave);
         } else if !(is_reaped && self.has_gone()) {
+            guard.page().spoil();
             self.kill();
             return true;
         }

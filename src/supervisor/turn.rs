@@ -93,7 +93,7 @@ pub struct Turns {
 
 impl Turns {
     /// A run that begins now. The keeper has been started.
-    pub fn begin(settings: Settings, now: Instant) -> Self {
+    pub fn new(settings: Settings, now: Instant) -> Self {
         let machine = Machine::start(settings, now);
         Self { machine, lease: None, has_stopped: false, behind_since: None, outcome: None }
     }

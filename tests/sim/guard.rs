@@ -154,7 +154,7 @@ impl GuardIo for SimIo<'_> {
         }
     }
 
-    fn tell(&mut self) {
+    fn wake_supervisor(&mut self) {
         self.state.wake_supervisor(self.host);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use zklock::guard::program;
 use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
 use zklock::rules::guard::{GuardRequest, Stage, Targets};
-use zklock::rules::guard_view::{CommandFate, GuardState, GuardView, Kill};
+use zklock::rules::guard_view::{CommandFate, GuardView, Kill};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
 use zklock::rules::lease::Span;
@@ -345,9 +345,9 @@ impl SimIo<'_> {
         }
         let root = processes.first();
         let stopped = guard.stopped.take().filter(|_| root.is_some_and(|root| root.alive && root.stopped));
-        let shown = GuardState { stage: guard.stage, ended: guard.ended.map(program::end_of) };
+        let ended = guard.ended.map(program::end_of);
         let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
-        let news = view.news(shown, stopped, is_our_child);
+        let news = view.news(guard.stage, ended, stopped, is_our_child);
         (seen.has_ended, seen.is_emptied) = (news.ended.is_some(), guard.stage == Stage::Empty);
         let (is_over, is_gated) = (guard.lease_over, view.is_gated());
         if (is_over || is_gated) && self.has_lost_lender() {
@@ -506,7 +506,7 @@ impl State {
             Loans::Unfit { lock, why } => return self.finish(host, Refusal::Unfit { lock, why }.outcome()),
         }
         self.make_guard(host);
-        self.hosts[host].turns = Some(Turns::begin(settings, instant(self.now)));
+        self.hosts[host].turns = Some(Turns::new(settings, instant(self.now)));
         self.turn(host);
     }
 

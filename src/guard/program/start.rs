@@ -20,36 +20,28 @@ use crate::cli::environment::{self, Variable};
 use crate::system::fork::exit_now;
 use crate::system::signals;
 
-#[derive(Clone, Copy, Debug)]
-pub struct Program<'a> {
-    pub line: &'a CommandLine,
+/// Becomes the program, with `variables` set in the environment, unless `check` fails at the last moment before
+/// execve(2). Returns only with an error. To be called in a fork of a process with one thread.
+pub fn execute(
+    line: &CommandLine,
+    variables: &[Variable],
+    check: impl Fn() -> io::Result<()>,
+) -> io::Result<Infallible> {
+    let (words, environment) = image(line, variables)?;
+    let found = line.found.as_ref().and_then(|found| CString::new(found.as_os_str().as_bytes()).ok());
+    check()?;
+    signals::restore();
+    if let Some(found) = &found {
+        // Only a failure returns. Then execvpe(3) searches anew, and its error says why.
+        let _ = execve(found, &words, &environment);
+    }
+    Ok(execvpe(&words[0], &words, &environment)?)
 }
 
-impl Program<'_> {
-    /// Becomes the program, with `variables` set in the environment, unless `check` fails at the last moment before
-    /// execve(2). Returns why not. To be called in a fork of a process with one thread.
-    pub fn execute(self, variables: &[Variable], check: impl Fn() -> io::Result<()>) -> io::Error {
-        let become_it = || -> io::Result<Infallible> {
-            let (words, environment) = self.image(variables)?;
-            let found = self.line.found.as_ref().and_then(|found| CString::new(found.as_os_str().as_bytes()).ok());
-            check()?;
-            signals::restore();
-            if let Some(found) = &found {
-                // Only a failure returns. The search begins anew, and tells why.
-                let _ = execve(found, &words, &environment);
-            }
-            Ok(execvpe(&words[0], &words, &environment)?)
-        };
-        match become_it() {
-            Err(error) => error,
-        }
-    }
-
-    /// The words and the environment of what is to be executed, with `variables` set in the latter.
-    pub fn image(&self, variables: &[Variable]) -> io::Result<(Vec<CString>, Vec<CString>)> {
-        let words = iter::once(&self.line.program).chain(&self.line.args).map(|word| CString::new(word.as_bytes()));
-        Ok((words.collect::<Result<_, _>>()?, environment::inherited_with(variables)))
-    }
+/// The words and the environment of a program.
+pub fn image(line: &CommandLine, variables: &[Variable]) -> io::Result<(Vec<CString>, Vec<CString>)> {
+    let words = iter::once(&line.program).chain(&line.args).map(|word| CString::new(word.as_bytes()));
+    Ok((words.collect::<Result<_, _>>()?, environment::inherited_with(variables)))
 }
 
 /// A call that the process of a command cannot do without before it is the command.
@@ -96,11 +88,11 @@ impl fmt::Display for RefusedCall {
 
 impl std::error::Error for RefusedCall {}
 
-/// Tells why a program was not executed.
+/// Where the supervisor reads why a program was not executed.
 #[derive(Debug)]
 pub struct FailurePipe(OwnedFd);
 
-/// The end of [`FailurePipe`] for the child that is to execute the program.
+/// The end of a [`FailurePipe`] for the process that is to execute the program.
 #[derive(Debug)]
 pub struct FailureReport(OwnedFd);
 
@@ -143,7 +135,7 @@ impl FailureReport {
     }
 }
 
-/// A call as it is told: 0 for none.
+/// 0 stands for no call.
 fn to_number(call: Option<Call>) -> i32 {
     call.map_or(0, |call| call as i32 + 1)
 }

@@ -108,7 +108,7 @@ impl GuardIo for World {
     fn show(&mut self, sign: Sign) {
         self.signs.push(sign);
     }
-    fn tell(&mut self) {}
+    fn wake_supervisor(&mut self) {}
     fn open_gate(&mut self) {}
     fn close_gate(&mut self) {}
     fn signal(&mut self, _: Signal, _: Targets) {}
