@@ -9,7 +9,7 @@ use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
 
-use super::program::{self, Call, FailureReport};
+use super::program::{self, FailureReport};
 use crate::between::page::Page;
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
@@ -78,11 +78,11 @@ pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guar
     if birth.own_group
         && let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0))
     {
-        report.refused(Call::Group, errno);
+        report.refused(errno);
     }
     // The parent is the guard, a process with one thread: the signal comes when that thread ends.
     if let Err(errno) = prctl::set_pdeathsig(Named::SIGKILL) {
-        report.refused(Call::ParentDeath, errno);
+        report.refused(errno);
     }
     // The guard may have died before the call above: then the signal never comes.
     if getppid() != guard {

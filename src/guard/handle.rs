@@ -30,7 +30,6 @@ use crate::system::signals;
 pub struct Guard {
     pid: Pid,
     page: Page,
-    lease: Page,
     /// Where the guard is sent requests; `None` once it has closed its end.
     link: Option<OwnedFd>,
     /// Readable when there is something new in [`Page`].
@@ -77,8 +76,7 @@ impl Guard {
                 process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
             }
             Ok(ForkResult::Parent { child: pid }) => {
-                let (page, lease) = (inherited.page, inherited.lease);
-                Ok(Self { pid, page, lease, link: Some(link), wake, gate: Some(gate), failure, _fuse: fuse })
+                Ok(Self { pid, page: ties.page, link: Some(link), wake, gate: Some(gate), failure, _fuse: fuse })
             }
             Err(error) => Err(error.into()),
         }
@@ -145,11 +143,6 @@ impl Guard {
 
     pub fn page(&self) -> Page {
         self.page
-    }
-
-    /// When the lease demands SIGKILL.
-    pub fn kill_at(&self) -> Instant {
-        self.lease.limits().kill_at
     }
 
     pub fn stage(&self) -> Stage {

@@ -1,7 +1,6 @@
-//! What the kernel does for us when all our processes are dead or stopped: timers that continue a guard when it is to kill, and
-//! end it with the lease, a signal
-//! to the command when the guard or the supervisor dies, and one that continues the other of the two. And what a process
-//! does to depend on nothing else.
+//! What the kernel does when all processes of zklock are dead or stopped: timers continue a guard when it is to kill, and end
+//! the guard with the lease; a signal kills the command when the guard or the supervisor dies. And what a guard does to
+//! depend on no other process: it has a priority, and its memory stays in memory.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
@@ -77,7 +76,7 @@ const FIRST: i32 = 98;
 
 /// Puts this process before all others that share its processor, if that is allowed (CAP_SYS_NICE, RLIMIT_RTPRIO): among
 /// hundreds of busy processes of a command, a guard that waits for its turn comes too late to kill those that no fuse
-/// reaches. It sleeps but for that. Returns whether it was allowed.
+/// reaches. Otherwise a guard sleeps. Returns whether the priority was allowed.
 pub(super) fn go_first() -> bool {
     schedule(libc::SCHED_FIFO, FIRST)
 }

@@ -1,7 +1,7 @@
 //! The guard itself.
 //!
-//! It has one thread, blocks every signal that a C library lets it block, allocates nothing once it waits, writes to no
-//! inherited descriptor, and waits for no other process. It touches no file but what [`tree`](super::tree) reads in /proc.
+//! The guard has one thread, blocks every signal that a C library lets it block, allocates nothing once it waits, writes to
+//! no standard stream, and waits for no other process. It reads no file but those in /proc that [`tree`](super::tree) reads.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -18,7 +18,6 @@ use nix::unistd::{ForkResult, Pid, getpid, getppid, pipe2, read, setpgid, setsid
 
 use super::gate::{self, GuardBirth, Passage};
 use super::kernel::{self, Fuse, Timer, above};
-use super::program::Call;
 use super::request;
 use super::tree::{StartGroup, Tree};
 use crate::between::page::Page;
@@ -35,7 +34,8 @@ use crate::system::signals::{self, Signals};
 const BLIND: u8 = 10;
 
 /// What a guard has from the supervisor.
-pub(super) struct GuardInheritance<'a> {
+pub(super) struct Inherited<'a> {
+    /// Where requests come from.
     pub(super) link: OwnedFd,
     /// Wakes the supervisor when there is something new in `page`.
     pub(super) wake: EventFd,
@@ -43,8 +43,9 @@ pub(super) struct GuardInheritance<'a> {
     pub(super) guards_gone: BorrowedFd<'a>,
     /// The other end of that pipe.
     pub(super) guard_alive: BorrowedFd<'a>,
+    /// Readable when the keeper has changed the lease.
     pub(super) guard_wake: BorrowedFd<'a>,
-    /// The pipe of the run that lends to us. That run knows of us for as long as the pipe is open.
+    /// The pipe of the run that lends its locks; `None` once there was news. While the pipe is open, that run waits for this one.
     pub(super) lender: Option<BorrowedFd<'a>>,
     /// The end of a pipe that shows that the supervisor has died. The kernel kills the command at that moment.
     pub(super) fuse: OwnedFd,
@@ -53,8 +54,8 @@ pub(super) struct GuardInheritance<'a> {
 }
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave. If the system is short of something,
-/// the supervisor is told why, and there is no guard: another may have more luck.
-pub(super) fn run(birth: &GuardBirth<'_>, inherited: GuardInheritance<'_>, passage: Passage) -> ! {
+/// the guard tells the supervisor why and exits. The supervisor makes another one when the lock is held.
+pub(super) fn run(birth: &GuardBirth<'_>, inherited: Inherited<'_>, passage: Passage) -> ! {
     let _ = prctl::set_name(c"lock-guard");
     // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the keeper would
     // wait for it, and hold the lock.
@@ -67,7 +68,7 @@ pub(super) fn run(birth: &GuardBirth<'_>, inherited: GuardInheritance<'_>, passa
         Ok(process) => ManuallyDrop::new(process).work(),
         Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)) {
             Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE | Errno::ESRCH => passage.report.exit(&error),
-            errno => passage.report.refused(Call::Guard, errno),
+            errno => passage.report.refused(errno),
         },
     }
     // Up to here the timer ends a guard that is stopped.
@@ -75,48 +76,42 @@ pub(super) fn run(birth: &GuardBirth<'_>, inherited: GuardInheritance<'_>, passa
 }
 
 struct GuardProcess<'a> {
-    link: OwnedFd,
-    wake: EventFd,
-    guard_wake: BorrowedFd<'a>,
-    /// The pipe of a lender, until there is news.
-    lender: Option<BorrowedFd<'a>>,
+    inherited: Inherited<'a>,
     /// The lender has died, or has lost its locks.
     has_lost_lender: bool,
     signals: Signals,
     alarm: Alarm,
-    page: Page,
-    lease: Page,
     /// Opens the gate; `None` once it was opened.
     go: Option<OwnedFd>,
     /// The command's process, until it has been reaped.
     command: Option<Pid>,
     origin: StartGroup,
     tree: Tree,
-    /// They continue and kill this process.
+    /// The first continues this process, the second kills it.
     timers: [Timer; 2],
     goes_first: bool,
     /// The end of the pipe that shows that no guard is left; `None` once nothing is left to answer for.
     guard_alive: Option<OwnedFd>,
     fuses: [Fuse<'a>; 2],
-    /// There may be a request.
+    /// There may be a request at the link.
     is_asked: bool,
 }
 
 impl<'a> GuardProcess<'a> {
     /// Makes the command's process, and all that is needed to answer for it.
     fn set_up(birth: &GuardBirth<'_>, inherited: Inherited<'a>, passage: &Passage) -> io::Result<Self> {
-        let Inherited { link, wake, guards_gone, guard_alive, guard_wake, lender, fuse, page, lease } = inherited;
         prctl::set_child_subreaper(true)?;
-        // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that only we
-        // have must be closed before the end that tells us of the supervisor.
-        let guard_alive = above(guard_alive.try_clone_to_owned()?, fuse.as_fd())?;
+        // At the end of a process the kernel closes its descriptors, those with higher numbers first: `guard_alive`, which only
+        // the guard has, must be closed before `fuse`, which tells the guard of the supervisor.
+        let guard_alive = above(inherited.guard_alive.try_clone_to_owned()?, inherited.fuse.as_fd())?;
         let (waits, go) = pipe2(OFlag::O_CLOEXEC)?;
         let guard = getpid();
         let child = match fork_bare()? {
             ForkResult::Child => {
-                // It keeps the original of `guard_alive` until execve(2). The kernel kills it with the guard (PR_SET_PDEATHSIG), so
-                // that end does not outlast the guard.
-                drop((link, fuse, guard_alive, go));
+                let (page, lease) = (inherited.page, inherited.lease);
+                // The original of `guard_alive` stays open until execve(2). The kernel kills this process with the guard
+                // (PR_SET_PDEATHSIG), so that the original does not outlast the guard.
+                drop((inherited, guard_alive, go));
                 gate::wait(birth, passage, &waits, guard, page, lease)
             }
             ForkResult::Parent { child } => child,
@@ -127,29 +122,23 @@ impl<'a> GuardProcess<'a> {
         if birth.own_group {
             // Also here, because the group must exist before a fuse can name it.
             let _ = setpgid(child, child);
-            // In a group of our own, but in the session: so the command's group is not orphaned, and Ctrl-Z can stop it
-            // (setpgid(2)).
+            // The guard gets a group of its own and stays in the session: so the command's group is not orphaned, and Ctrl-Z can
+            // stop that group (setpgid(2)).
             let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
         } else {
-            // Out of reach of the terminal. If we stayed in its session, in another group than the command, the command's
-            // group would not be orphaned even where no shell can continue it.
+            // Out of reach of the terminal. If the guard stayed in the session, in another group than the command, the command's
+            // group would not be orphaned even where no shell can continue that group.
             let _ = setsid();
         }
-        [link.as_fd()].into_iter().chain(lender).try_for_each(signals::continue_at_news)?;
+        [inherited.link.as_fd()].into_iter().chain(inherited.lender).try_for_each(signals::continue_at_news)?;
         let target = if birth.own_group { -child.as_raw() } else { child.as_raw() };
         #[expect(unsafe_code, reason = "the descriptor lives as long as this process")]
         // SAFETY: nothing closes it before the process exits.
-        let fuse = unsafe { BorrowedFd::borrow_raw(std::os::fd::IntoRawFd::into_raw_fd(fuse)) };
+        let fuse = unsafe { BorrowedFd::borrow_raw(inherited.fuse.as_raw_fd()) };
         let process = Self {
-            link,
-            wake,
-            guard_wake,
-            lender,
             has_lost_lender: false,
             signals: Signals::of([Signal::CHLD])?,
             alarm: Alarm::new()?,
-            page,
-            lease,
             go: Some(go),
             command: Some(child),
             origin,
@@ -157,23 +146,25 @@ impl<'a> GuardProcess<'a> {
             timers: [Timer::new(Signal::CONT)?, Timer::new(Signal::KILL)?],
             goes_first,
             guard_alive: Some(guard_alive),
-            fuses: [Fuse::lay(guards_gone, target)?, Fuse::lay(fuse, target)?],
+            fuses: [Fuse::lay(inherited.guards_gone, target)?, Fuse::lay(fuse, target)?],
             is_asked: false,
+            inherited,
         };
-        process.close_others(&[guards_gone, fuse], birth);
-        kernel::lock_in_memory([page.extent(), lease.extent()]);
+        process.close_others(birth);
+        kernel::lock_in_memory([process.inherited.page.extent(), process.inherited.lease.extent()]);
         process.tree.touch_memory();
-        // From here on the supervisor can tell who the command is.
-        page.set_command(child);
+        process.inherited.page.set_command(child);
         Ok(process)
     }
 
-    /// Closes all descriptors but ours and those that a guard is to keep. A copy of an end that only the supervisor
-    /// should have would hide the supervisor's death.
-    fn close_others(&self, fuses: &[BorrowedFd<'_>], birth: &GuardBirth<'_>) {
-        let ours = [self.link.as_fd(), self.wake.as_fd(), self.guard_wake, self.signals.as_fd(), self.alarm.as_fd()];
-        let pipes = self.go.iter().chain(&self.guard_alive).map(AsFd::as_fd).chain(self.lender);
-        let all = ours.into_iter().chain(self.tree.descriptors()).chain(fuses.iter().copied()).chain(pipes);
+    /// Closes all descriptors but those that the guard uses or is to keep. A copy of an end that only the supervisor should have
+    /// would hide the supervisor's death.
+    fn close_others(&self, birth: &GuardBirth<'_>) {
+        let Inherited { link, wake, guards_gone, guard_wake, lender, fuse, .. } = &self.inherited;
+        let inherited = [link.as_fd(), wake.as_fd(), *guards_gone, *guard_wake, fuse.as_fd()];
+        let own = [self.signals.as_fd(), self.alarm.as_fd()];
+        let pipes = self.go.iter().chain(&self.guard_alive).map(AsFd::as_fd).chain(*lender);
+        let all = inherited.into_iter().chain(own).chain(self.tree.descriptors()).chain(pipes);
         let kept: Vec<_> = all.map(|fd| fd.as_raw_fd()).chain(birth.kept_open.iter().copied()).collect();
         close_all_but(&kept);
     }
@@ -193,18 +184,19 @@ impl<'a> GuardProcess<'a> {
     }
 
     fn wait(&mut self, has_supervisor: bool) {
+        let Inherited { link, guard_wake, lender, .. } = &self.inherited;
         let mut fds = [
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.guard_wake, PollFlags::POLLIN),
-            PollFd::new(self.lender.unwrap_or(self.guard_wake), PollFlags::POLLIN),
-            PollFd::new(self.link.as_fd(), PollFlags::POLLIN),
+            PollFd::new(*guard_wake, PollFlags::POLLIN),
+            PollFd::new(lender.unwrap_or(*guard_wake), PollFlags::POLLIN),
+            PollFd::new(link.as_fd(), PollFlags::POLLIN),
         ];
         // Once the supervisor has gone, its socket is always readable.
         let waits_for = if has_supervisor { 5 } else { 4 };
         let polled = poll(&mut fds[..waits_for], PollTimeout::NONE);
         if polled == Err(Errno::EINVAL) {
-            // RLIMIT_NOFILE is smaller than their number by now (poll(2)). At its priority it must not ask all the time.
+            // Someone has made RLIMIT_NOFILE smaller than the number of `fds` (poll(2)). The guard must not use a whole processor.
             let _ = poll(&mut [], BLIND);
         }
         let [has_child, _, is_rung, of_lender, is_asked] = fds.map(|fd| polled.is_err() || fd.any().unwrap_or(true));
@@ -212,18 +204,18 @@ impl<'a> GuardProcess<'a> {
             self.signals.clear();
         }
         if of_lender && polled.is_ok() {
-            // The pipe is always readable from now on. It stays open, because the lender still waits for us.
-            self.has_lost_lender |= self.lender.take().is_some();
+            // The pipe is always readable from now on. It stays open, because the lender still waits for this run.
+            self.has_lost_lender |= self.inherited.lender.take().is_some();
         }
         if is_rung {
-            let _ = read(self.guard_wake, &mut [0; 8]);
+            let _ = read(self.inherited.guard_wake, &mut [0; 8]);
         }
         self.is_asked = is_asked;
     }
 
     fn show_denied(&mut self) {
         if let Some(denied) = self.tree.take_denied()
-            && self.page.deny(denied)
+            && self.inherited.page.deny(denied)
         {
             self.wake_supervisor();
         }
@@ -236,7 +228,7 @@ impl GuardIo for GuardProcess<'_> {
     }
 
     fn limits(&self) -> Limits {
-        self.lease.limits()
+        self.inherited.lease.limits()
     }
 
     fn has_lost_lender(&self) -> bool {
@@ -248,7 +240,7 @@ impl GuardIo for GuardProcess<'_> {
     }
 
     fn ended_by_itself(&self) -> bool {
-        !self.page.is_spoiled()
+        !self.inherited.page.is_spoiled()
     }
 
     fn set_timers(&mut self, continue_at: Instant, kill_at: Instant) {
@@ -286,7 +278,7 @@ impl GuardIo for GuardProcess<'_> {
         }
         let mut message = [0; 3];
         loop {
-            match recv(self.link.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
+            match recv(self.inherited.link.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
                 Ok(3) => {
                     if let Some(request) = request::from_bytes(message) {
                         return Heard::Request(request);
@@ -300,7 +292,7 @@ impl GuardIo for GuardProcess<'_> {
     }
 
     fn show(&mut self, sign: Sign) {
-        self.page.show(sign);
+        self.inherited.page.show(sign);
         if let Sign::Stage(Stage::Empty | Stage::Left) = sign {
             // The keeper learns by this pipe that nothing is left. At the exit of the guard, the kernel would free the guard's
             // memory before it closes the pipe.
@@ -311,7 +303,7 @@ impl GuardIo for GuardProcess<'_> {
     fn wake_supervisor(&mut self) {
         // Not by the socket: for a message the kernel needs memory, and where memory is short it may first wait for a disk.
         // This fails only if the supervisor has not read for ages. Then it is awake already, or wakes once it is continued.
-        let _ = self.wake.write(1);
+        let _ = self.inherited.wake.write(1);
     }
 
     fn open_gate(&mut self) {

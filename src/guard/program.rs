@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, faccessat};
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::signal::Signal;
 
-pub use start::{Call, FailurePipe, FailureReport, RefusedCall, execute, image};
+pub use start::{FailurePipe, FailureReport, RefusedCall, execute, image};
 
 mod start;
 

@@ -1,11 +1,10 @@
 //! The processes below this one: signalled, killed, counted.
 //!
-//! The guard has a [`Tree`], and so has the supervisor, for what comes to it when its guard dies. What loses its parent
-//! becomes a child of theirs (PR_SET_CHILD_SUBREAPER), so ECHILD of waitpid(2) is the proof that nothing is left.
+//! The guard has a [`Tree`], and so has the supervisor, for the processes that come to it when its guard dies.
 //!
 //! Nothing here allocates, and no file that is read makes the kernel wait for the process that it describes: neither
-//! `children` nor `stat` takes the lock of its memory map. A child keeps its number until it is reaped. Any other process is
-//! held by its directory in /proc, which stands for that process for ever, and the signal goes there.
+//! `children` nor `stat` takes the lock of that process's memory map. A child keeps its number until it is reaped. Any other
+//! process is signalled by its directory in /proc, which stands for that process for ever.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -121,7 +120,7 @@ impl Tree {
             found.number += 1;
             let has_ended = has_ended(child);
             found.have_ended &= has_ended;
-            // First: what is dying changes its group no more, and keeps the number of that group in use until it is reaped.
+            // The child before its group: a dying child changes its group no more, and keeps the group's number in use.
             if !send(child, Signal::KILL) && !has_ended {
                 self.denied.set(Some(child));
             }
@@ -193,7 +192,8 @@ impl Tree {
                 Targets::Strayed => process.group != shared && (command == 0 || in_command),
                 Targets::All => process.pid != command && own_group != Some(process.group),
             };
-            // STOP goes below a zklock, which cannot pass it on, and not to that: nobody would continue what waits at its gate.
+            // A zklock cannot pass STOP on, so STOP goes to the processes below it. It does not go to the zklock: nobody would
+            // continue a process that waits at a gate.
             let is_stop = signal == Signal::STOP;
             if is_meant && !(is_stop && is_run) {
                 directory.send(process.pid, signal);
@@ -233,14 +233,14 @@ impl Tree {
     }
 }
 
-/// Whether this child can be reaped, all its threads included. That does not reap it.
+/// Whether this child can be reaped, all its threads included.
 fn has_ended(child: i32) -> bool {
     let ended =
         waitid(Id::Pid(Pid::from_raw(child)), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT);
     !matches!(ended, Ok(WaitStatus::StillAlive))
 }
 
-/// Sends a signal to a process, or to a group if the number is negative. It may have gone. Returns whether that is allowed.
+/// Sends a signal to a process, or to a group if the number is negative. Returns whether that is allowed.
 fn send(target: i32, signal: Signal) -> bool {
     signals::send(target, signal).map_or_else(|error| error.kind() != io::ErrorKind::PermissionDenied, |()| true)
 }

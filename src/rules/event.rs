@@ -22,11 +22,10 @@ pub enum Event {
     Command(CommandEvent),
     /// The process that `zklock hold` holds the lock for has gone.
     CallerGone,
-    /// The time that the machine named has come.
+    /// The deadline that the machine has named has come.
     Timer,
 }
 
-/// What can happen to a command and its guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEvent {
     /// It could not be started, and nothing is left of the attempt. This may be known only after a while,
@@ -34,9 +33,9 @@ pub enum CommandEvent {
     StartFailed(Unstarted),
     /// It ended and has been reaped.
     Ended(CommandEnd),
-    /// The same, and zklocks that it started go on under our locks.
+    /// It ended and has been reaped. Runs that use our locks go on.
     EndedLending(CommandEnd),
-    /// It was stopped by this signal (Ctrl-Z).
+    /// By this signal (Ctrl-Z).
     Stopped(Signal),
     /// It has gone, and so have those of its descendants that the machine waits for ([`Awaited`]).
     TreeGone,
@@ -55,7 +54,6 @@ pub enum Awaited {
     Borrowers,
 }
 
-/// Why the command could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unstarted {
     NotFound,
@@ -69,7 +67,6 @@ pub enum Unstarted {
     Interrupted(Signal),
 }
 
-/// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEnd {
     Exited(u8),

@@ -22,10 +22,10 @@ const LOOKS: u32 = 8;
 /// A guard looks at a lease no more often than this.
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
-/// A guard that kills, and does not get round to the next child for so long, is itself killed by the kernel.
+/// The kernel kills a guard that kills, and for so long does not come to the next child.
 const WORK_AT_MOST: Duration = Duration::from_secs(5);
 
-/// A guard rests for so many times as long as it has killed: what it has killed needs the processor to die.
+/// A guard rests for so many times as long as it has killed: processes need the processor to die.
 const RESTS: u32 = 4;
 
 /// How many times in a row to chase processes that fork and exit faster than they can be killed.
@@ -41,7 +41,7 @@ pub enum Stage {
     Gated,
     /// The command has been started, and the guard answers for its processes.
     Open,
-    /// The same, and the guard has begun to kill them.
+    /// The guard has begun to kill the command and its descendants.
     Killing,
     /// The guard has reaped the command and all processes below it.
     Empty,
@@ -80,7 +80,6 @@ pub enum GuardRequest {
     Signal(Signal, Targets),
     /// Send everything below this signal, and SIGCONT, so that what is stopped can act on it.
     Stop(Signal),
-    /// Kill the command and all that is below.
     Kill,
     /// Leave alone what the command has left behind, and go.
     Leave,
@@ -100,7 +99,7 @@ pub struct GuardRules {
     killing: Option<Killing>,
     /// There may be more children to reap.
     is_behind: bool,
-    /// What has been killed has the processor until then: it needs that to die.
+    /// Until then the guard rests.
     rests_until: Option<Instant>,
 }
 
@@ -173,7 +172,7 @@ impl GuardRules {
                 Self::postpone(outside);
             }
             let sign = match outside.reap() {
-                // Told with the end of all: so the supervisor is woken once.
+                // The guard is about to exit, and wakes the supervisor then.
                 GuardReaped::NoneLeft => {
                     self.has_no_child = true;
                     return true;
@@ -226,7 +225,7 @@ impl GuardRules {
         if self.killing.is_none() && !std::mem::replace(&mut self.is_open, true) {
             let limits = outside.limits();
             outside.set_timers(limits.kill_at, limits.ends_at);
-            // Before the command can do anything: from here on we answer for it.
+            // Before the command can do anything: from here on the guard answers for it.
             outside.show(Sign::Stage(Stage::Open));
             // A command's process that has gone already is reaped next.
             outside.open_gate();
@@ -259,7 +258,7 @@ impl GuardRules {
             return Some(kill_at.min(next_look));
         }
         if self.killing.is_none() {
-            // Before the kill: a command that we killed must not pass for one that ended by itself.
+            // Before the kill: a command that the guard has killed must not pass for one that ended by itself.
             outside.show(Sign::LeaseOver);
             outside.wake_supervisor();
             self.begin_to_kill(outside);
@@ -317,8 +316,8 @@ impl GuardRules {
         false
     }
 
-    /// Moves the timers of a guard that kills. What its death would kill has had its SIGKILL by now. What had left the command's
-    /// group may take longer to die than the rest of the lease, and it comes up to this guard only.
+    /// Moves the timers of a guard that kills. The processes that the death of the guard would kill have got SIGKILL by now.
+    /// Processes outside the command's group may take longer to die than the lease lasts, and only this guard can kill them.
     fn postpone(outside: &mut impl GuardIo) {
         let (Limits { kill_at, ends_at }, now) = (outside.limits(), outside.now());
         outside.set_timers(now + KILL_AGAIN, if now < kill_at { ends_at } else { now + WORK_AT_MOST });

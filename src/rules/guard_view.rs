@@ -12,11 +12,11 @@ const KILLS_BY_GUARD: u32 = 6;
 #[derive(Debug, Default)]
 pub struct GuardView {
     command: Command,
-    /// How the command ended, if it came to us because the guard had died.
+    /// How the command ended, if the supervisor has reaped it because the guard had died.
     adopted_end: Option<CommandEnd>,
     /// How often the guard has been asked to kill.
     kills: u32,
-    /// The guard has been reaped. What it has left is below us from then on.
+    /// The guard has been reaped. From then on the processes that it has left are below the supervisor.
     is_reaped: bool,
     /// That the guard has died has been told.
     told_gone: bool,
@@ -67,11 +67,10 @@ pub enum CommandFate {
 /// How to kill the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
-    /// The guard is to do it.
     AskGuard,
-    /// The guard does not run. With its death the kernel kills the command, and what it leaves comes to us.
+    /// The guard does not run. With its death the kernel kills the command, and the other processes come to the supervisor.
     KillGuard,
-    /// The guard has gone: its children are ours.
+    /// The guard has gone: its children are the supervisor's.
     KillChildren,
 }
 
@@ -86,7 +85,6 @@ impl GuardView {
         self.command = Command::Gated;
     }
 
-    /// Whether the command has not been started.
     pub fn is_gated(&self) -> bool {
         self.command == Command::Gated
     }
@@ -100,12 +98,11 @@ impl GuardView {
         self.is_reaped = true;
     }
 
-    /// Whether we have reaped the guard.
     pub fn is_reaped(&self) -> bool {
         self.is_reaped
     }
 
-    /// We have reaped the command's process, which came to us because the guard had died.
+    /// The supervisor has reaped the command's process, because the guard had died.
     pub fn command_reaped(&mut self, end: CommandEnd) {
         self.adopted_end = Some(end);
     }
@@ -127,8 +124,8 @@ impl GuardView {
         if self.has_command() {
             // What the guard has reaped ended before it died.
             news.ended_first = ended.is_some();
-            // An end that we saw ourselves is told once the guard's is known. If neither has seen it, the guard has
-            // reaped the command and could not say so.
+            // The guard's word on the end of the command comes first, once the guard has gone the supervisor's. If neither has
+            // seen the end, the guard has reaped the command and died before it could say so.
             let unseen = || (!is_our_child()).then_some(CommandEnd::Signaled(Signal::KILL));
             let end = ended.or_else(|| if has_fallen { self.adopted_end.or_else(unseen) } else { None });
             let stillborn = self.is_reaped && stage == Stage::Gated;
@@ -151,9 +148,9 @@ impl GuardView {
         }
     }
 
-    /// Whether nothing is left of the command. `have_gone`: whether no child of ours is left that was the guard's.
+    /// Whether nothing is left of the command. `have_gone`: whether the supervisor has no child left that was the guard's.
     pub fn has_gone(&self, stage: Stage, have_gone: impl FnOnce() -> bool) -> bool {
-        // The children of a guard that has died are ours only once it has been reaped.
+        // The children of a guard that has died come to the supervisor before the guard is reaped.
         stage == Stage::Empty || (self.is_reaped && have_gone())
     }
 }

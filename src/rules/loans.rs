@@ -16,7 +16,7 @@ pub struct Lent {
     /// The session to which all the nodes belong.
     pub session: i64,
     pub mode: Mode,
-    /// Their paths have the chroot in front.
+    /// Locks and nodes, by paths with the chroot in front.
     pub locks: Vec<GrantedLock>,
 }
 
@@ -33,7 +33,6 @@ pub struct Demand<'p> {
     pub is_once_per: bool,
 }
 
-/// What has come of a look at the runs above.
 #[derive(Debug)]
 pub enum Loans<L> {
     /// They lend nothing that is wanted.
@@ -47,7 +46,6 @@ pub enum Loans<L> {
 /// An offer, and the session of the run that makes it, or why nothing can be borrowed from that run.
 pub type Seen = (Offer, Result<i64, Unlent>);
 
-/// Why nothing is borrowed from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlent {
     /// The run has ended, or its command has ended and it is about to release its locks; or it is not above us.
@@ -68,7 +66,7 @@ pub trait Processes {
 }
 
 impl Demand<'_> {
-    /// What a run lends that was granted what it wanted.
+    /// What a run lends that has got this grant.
     pub fn lent(&self, grant: &Grant) -> Lent {
         let locks = grant.all().map(|GrantedLock { lock, node, token }| GrantedLock {
             lock: self.full(lock),
@@ -104,7 +102,6 @@ impl Demand<'_> {
         lent.servers == self.servers && self.locks.iter().any(|lock| self.find(lock, lent).is_some())
     }
 
-    /// This lock, if it is lent.
     fn find(&self, lock: &LockPath, lent: &Lent) -> Option<GrantedLock> {
         let full = self.full(lock.as_str());
         let granted = lent.locks.iter().find(|granted| granted.lock == full)?;
@@ -112,7 +109,7 @@ impl Demand<'_> {
         Some(GrantedLock { lock: lock.to_string(), node, token: granted.token })
     }
 
-    /// Borrows from a run that lends something that is wanted.
+    /// `lent`: something of it is wanted.
     fn take<L>(&self, lent: &Lent, lender: L) -> Loans<L> {
         let mut granted = self.locks.iter().filter_map(|lock| self.find(lock, lent));
         let first = granted.next().expect("it lends something that is wanted");

@@ -11,7 +11,7 @@ use super::signal::Signal;
 pub enum Notice {
     /// No server can be reached, for this reason; the keeper goes on trying.
     Connecting(String),
-    /// The server granted another session timeout than was asked for.
+    /// Another session timeout than was asked for.
     Granted(Duration),
     /// There is a connection again, after [`Notice::Connecting`] in the queue.
     Reconnected,
@@ -23,7 +23,6 @@ pub enum Notice {
         silence: Duration,
         /// For how long it has not confirmed the lock.
         age: Duration,
-        /// How much is left.
         left: Duration,
     },
     /// By these terms a silence shorter than a third of the session timeout can stop the command.
@@ -43,7 +42,7 @@ pub enum Notice {
         /// How long the run has waited, if others were before us.
         waited: Option<Duration>,
     },
-    /// Given up because the process that `zklock hold` was to hold the lock for has gone.
+    /// Given up, because the caller of `zklock hold` has gone.
     CallerGone,
     /// Given up with `-n` or after `--timeout`.
     TimedOut(Blocker),
@@ -55,7 +54,7 @@ pub enum Notice {
         granted: Duration,
     },
     Refused(Refusal),
-    /// The time of `--max-run` is over, which is this.
+    /// The time of `--max-run`, which is this, is over.
     MaxRun(Duration),
     Lost(LostWhy),
     /// Someone has asked us to give up the lock, or the place in the queue.
@@ -68,7 +67,7 @@ pub enum Notice {
     LenderGone,
     /// The lease was over before the command could be started.
     TooLate,
-    /// The command was to be stopped, as has been told, before it could be started.
+    /// The reason to stop the command, which has been told, came before the command could be started.
     NotBegun,
     /// The release was not confirmed; the lock frees itself `within` this time.
     NotReleased {
@@ -101,7 +100,7 @@ pub enum Blocker {
     Servers(Option<String>),
     /// The servers had answered, but at the end their answer was late or missing.
     Late,
-    /// None was left at the end, but that was learnt too late.
+    /// No contender was left at the end, but the keeper learnt that too late.
     Freed,
     /// The lease of a run above us is too short to start a command under.
     Lender,

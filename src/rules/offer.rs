@@ -42,7 +42,7 @@ impl fmt::Display for Offer {
 }
 
 impl Offer {
-    /// Reads what `Display` writes; `None`: it is not what a run tells.
+    /// Reads what `Display` writes.
     pub fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
         let [FORM, pid, started, root, root_started, pipe, pipe_inode, page, page_inode] = *numbers else {
@@ -59,7 +59,7 @@ impl Offer {
     }
 }
 
-/// Why we cannot borrow from a run above us. To wait for it would be to wait for ourselves.
+/// Why we cannot borrow from a run above us. We cannot wait for that run either: it waits for us. Each has another remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Barrier {
     /// It is, or may be, another user's, or in another namespace.
@@ -68,7 +68,7 @@ pub enum Barrier {
     NoOffer,
     /// Its page is one of another version.
     Version,
-    /// It has called in what it had lent.
+    /// Its locks are lost, or its lease has become shorter.
     CalledIn,
     /// It names the servers in another way than we do.
     Servers,

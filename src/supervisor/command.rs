@@ -20,7 +20,6 @@ impl Supervisor<'_> {
     /// Starts the command. Returns why it could not be started.
     pub(super) fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<Option<Unstarted>> {
         self.clear_screen();
-        self.job.prepare();
         let variables = self.variables(grant);
         match self.job.start(&mut self.keeper.ties, &variables, until) {
             Ok(()) => {
@@ -67,7 +66,8 @@ impl Supervisor<'_> {
     /// What the end of the command's process means. If the program was not executed, the user is told why. From now on nothing
     /// more is lent, unless descendants are waited for: a descendant that queued would wait for itself.
     pub(super) fn command_ended(&mut self, end: CommandFate) -> CommandEvent {
-        let why = self.job.failure(end).map(|error| self.not_started(&error));
+        let kill_at = self.keeper.ties.lease.limits().kill_at;
+        let why = self.job.failure(end, kill_at).map(|error| self.not_started(&error));
         let end = match (why, end) {
             (Some(why), _) => return CommandEvent::StartFailed(why),
             (None, CommandFate::Stillborn) => return CommandEvent::StartFailed(Unstarted::NoProcess),

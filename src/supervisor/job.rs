@@ -91,16 +91,10 @@ impl<'p> Job<'p> {
         }
     }
 
-    /// Looks at the terminal before the command is started.
-    pub(super) fn prepare(&mut self) {
-        if self.shares_group() {
-            self.terminal = Attributes::of_foreground();
-        }
-    }
-
     /// Starts the command, if that is before `until`. `variables`: what is added to its environment. An
     /// error is one of fork(2), or that of a guard that has died.
     pub(super) fn start(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
+        self.terminal = if self.shares_group() { Attributes::of_foreground() } else { None };
         let mut opened = self.open(ties, variables, until);
         if opened.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ECHILD | libc::EPIPE))) {
             // No guard could be made, or the guard or the command's process has died. The guard may have said why.
@@ -188,15 +182,13 @@ impl<'p> Job<'p> {
         })
     }
 
-    /// Why the program was not executed, if it was not, once this end has been told.
-    pub(super) fn failure(&self, end: CommandFate) -> Option<io::Error> {
+    /// Why the program was not executed, if it was not. `kill_at`: when the lease demands SIGKILL.
+    pub(super) fn failure(&self, end: CommandFate, kill_at: Instant) -> Option<io::Error> {
         let guard = self.guard.as_ref().map(|running| &running.guard);
         match end {
             CommandFate::Reaped(_) => guard?.failure(),
             // The timer of a guard that is to open its gate after the lease ends that guard.
-            CommandFate::Stillborn if guard.is_some_and(|guard| guard.kill_at() <= clock::now()) => {
-                Some(Errno::ETIME.into())
-            }
+            CommandFate::Stillborn if kill_at <= clock::now() => Some(Errno::ETIME.into()),
             CommandFate::Stillborn => guard.and_then(|guard| self.failure_of(guard)).or(Some(Errno::ESRCH.into())),
         }
     }

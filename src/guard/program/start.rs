@@ -44,45 +44,29 @@ pub fn image(line: &CommandLine, variables: &[Variable]) -> io::Result<(Vec<CStr
     Ok((words.collect::<Result<_, _>>()?, environment::inherited_with(variables)))
 }
 
-/// A call that the process of a command cannot do without before it is the command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// A process group of its own.
-    Group,
-    /// The end with the guard.
-    ParentDeath,
-    /// A timer, or a signal at the end of a pipe, for the guard.
-    Guard,
-}
-
-const CALLS: [Call; 3] = [Call::Group, Call::ParentDeath, Call::Guard];
-
-/// The system refuses a call. That is not the program's fault.
+/// The system refuses a call that the guard, or the command's process before it is the command, cannot do without. That is not
+/// the program's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedCall {
     /// Such a call fails.
-    Fails(Call, Errno),
+    Fails(Errno),
     /// A filter has killed the guard for one (seccomp(2)).
     Kills,
 }
 
 impl fmt::Display for RefusedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (call, errno) = match self {
-            Self::Fails(call, errno) => (call, *errno),
-            Self::Kills => {
-                return f.write_str(
-                    "a seccomp filter killed lock-guard (SIGSYS); it must refuse system calls by an error \
-                     (SystemCallErrorNumber=EPERM of systemd)",
-                );
-            }
-        };
-        let call = match call {
-            Call::Group => "setpgid",
-            Call::ParentDeath => "prctl(PR_SET_PDEATHSIG)",
-            Call::Guard => "what lock-guard needs (timer_create, F_SETSIG of fcntl)",
-        };
-        write!(f, "the system refuses {call}: {}", io::Error::from(errno))
+        match self {
+            Self::Fails(errno) => write!(
+                f,
+                "the system refuses what lock-guard needs (setpgid, PR_SET_PDEATHSIG, timer_create, F_SETSIG of fcntl): {}",
+                io::Error::from(*errno)
+            ),
+            Self::Kills => f.write_str(
+                "a seccomp filter killed lock-guard (SIGSYS); it must refuse system calls by an error \
+                 (SystemCallErrorNumber=EPERM of systemd)",
+            ),
+        }
     }
 }
 
@@ -105,37 +89,30 @@ impl FailurePipe {
 
     /// Why there was no program, once the child has ended. See [`unstarted`](super::unstarted).
     pub fn read(&self) -> Option<io::Error> {
-        let mut message = [0; size_of::<[i32; 2]>()];
+        let mut message = [0; size_of::<i32>()];
         // execve(2) closes the write end without a message. So does SIGKILL before execve(2); that counts as
         // a command that was killed.
-        let length = read(&self.0, &mut message).unwrap_or(0);
-        let numbers = message.split_first_chunk().filter(|_| length == message.len());
-        let (errno, call) = numbers.map(|(errno, call)| (i32::from_ne_bytes(*errno), call))?;
-        let refused = CALLS.into_iter().find(|known| to_number(Some(*known)).to_ne_bytes() == *call);
-        Some(match refused {
-            Some(call) => io::Error::other(RefusedCall::Fails(call, Errno::from_raw(errno))),
-            None => io::Error::from_raw_os_error(errno),
+        let is_whole = read(&self.0, &mut message) == Ok(message.len());
+        is_whole.then(|| match i32::from_ne_bytes(message) {
+            refused @ ..0 => io::Error::other(RefusedCall::Fails(Errno::from_raw(-refused))),
+            errno => io::Error::from_raw_os_error(errno),
         })
     }
 }
 
 impl FailureReport {
     pub fn exit(&self, error: &io::Error) -> ! {
-        self.tell(error.raw_os_error().unwrap_or(libc::EIO), None)
+        self.send(error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    pub fn refused(&self, call: Call, errno: Errno) -> ! {
-        self.tell(errno as i32, Some(call))
+    /// The system refuses a call; see [`RefusedCall`].
+    pub fn refused(&self, errno: Errno) -> ! {
+        self.send(-(errno as i32))
     }
 
-    fn tell(&self, errno: i32, call: Option<Call>) -> ! {
+    fn send(&self, number: i32) -> ! {
         // It does not matter if the reader has died.
-        let _ = write(&self.0, &[errno.to_ne_bytes(), to_number(call).to_ne_bytes()].concat());
+        let _ = write(&self.0, &number.to_ne_bytes());
         exit_now(127)
     }
-}
-
-/// 0 stands for no call.
-fn to_number(call: Option<Call>) -> i32 {
-    call.map_or(0, |call| call as i32 + 1)
 }
