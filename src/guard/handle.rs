@@ -19,7 +19,7 @@ use crate::between::page::Page;
 use crate::between::wire::send_whole;
 use crate::cli::environment;
 use crate::rules::event::CommandEnd;
-use crate::rules::guard::{GuardRequest, Stage};
+use crate::rules::guard::GuardRequest;
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::system::fork::fork_bare;
@@ -28,15 +28,17 @@ use crate::system::signals;
 /// A guard that the supervisor has forked.
 #[derive(Debug)]
 pub struct Guard {
-    pid: Pid,
-    page: Page,
+    pub pid: Pid,
+    /// What the guard shows.
+    pub page: Page,
     /// Where the guard is sent requests; `None` once it has closed its end.
     link: Option<OwnedFd>,
     /// Readable when there is something new in [`Page`].
     wake: EventFd,
     /// Where the command's process gets its environment from.
     gate: Option<OwnedFd>,
-    failure: FailurePipe,
+    /// Why the program was not executed, once the command's process has ended.
+    pub failure: FailurePipe,
     /// The end of a pipe that only the supervisor has: when the supervisor dies, the kernel kills the command.
     _fuse: OwnedFd,
 }
@@ -80,10 +82,6 @@ impl Guard {
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    pub fn pid(&self) -> Pid {
-        self.pid
     }
 
     /// One of these becomes readable when there is something new, or when the guard has gone. There are none once the
@@ -134,19 +132,6 @@ impl Guard {
     /// How the command has ended, if the guard has reaped it.
     pub fn ended(&self) -> Option<CommandEnd> {
         self.page.ended().map(program::end_of)
-    }
-
-    /// Why the program was not executed, once the command's process has ended.
-    pub fn failure(&self) -> Option<io::Error> {
-        self.failure.read()
-    }
-
-    pub fn page(&self) -> Page {
-        self.page
-    }
-
-    pub fn stage(&self) -> Stage {
-        self.page.stage()
     }
 
     fn request(&self, request: GuardRequest) -> io::Result<()> {

@@ -124,8 +124,8 @@ impl GuardView {
         if self.has_command() {
             // What the guard has reaped ended before it died.
             news.ended_first = ended.is_some();
-            // The guard's word on the end of the command comes first, once the guard has gone the supervisor's. If neither has
-            // seen the end, the guard has reaped the command and died before it could say so.
+            // An end that the supervisor has seen counts once the guard has gone and has shown none. If neither has seen the end,
+            // the guard has reaped the command and died before it could show that.
             let unseen = || (!is_our_child()).then_some(CommandEnd::Signaled(Signal::KILL));
             let end = ended.or_else(|| if has_fallen { self.adopted_end.or_else(unseen) } else { None });
             let stillborn = self.is_reaped && stage == Stage::Gated;

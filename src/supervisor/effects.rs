@@ -6,7 +6,7 @@ use super::Supervisor;
 use super::caller::Caller;
 use super::turn::{Snapshot, SupervisorIo};
 use crate::rules::event::{CommandEvent, Effect, Event};
-use crate::rules::guard::Targets;
+use crate::rules::guard::{Stage, Targets};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::message::{Loss, Order, Report};
@@ -29,20 +29,19 @@ impl SupervisorIo for Supervisor<'_> {
         }
         (snapshot.has_ended, snapshot.has_command) = (news.ended.is_some(), self.job.has_command());
         snapshot.events = news.events(|end| self.command_ended(end));
-        snapshot.is_emptied = self.job.is_emptied();
+        snapshot.is_emptied = self.keeper.ties.page.stage() == Stage::Empty;
         if waits || snapshot.has_ended {
             snapshot.borrowers_have_gone = !self.may_be_used();
             snapshot.everyone_has_gone = snapshot.borrowers_have_gone && self.job.has_gone();
         }
-        let is_lease_over = self.job.is_lease_over();
-        // Once there is a command, the guard looks after the lender.
-        let has_lost_lender = || self.keeper.inherited.has_lost_lender();
-        if (is_lease_over || self.job.is_gated()) && has_lost_lender() {
+        let is_lease_over = self.keeper.ties.page.is_lease_over();
+        // Once there is a command, the guard watches the lender.
+        if (is_lease_over || self.job.is_gated()) && self.keeper.ties.has_lost_lender() {
             snapshot.loss = Some(Loss::LenderGone);
         } else if is_lease_over {
             snapshot.loss = Some(Loss::LeaseOver);
         }
-        snapshot.has_keeper_died = snapshot.loss.is_some() && self.keeper.has_died();
+        snapshot.has_keeper_died = snapshot.loss.is_some() && self.keeper.died;
         if !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone) {
             self.caller_is_told = true;
             snapshot.caller_has_gone = true;

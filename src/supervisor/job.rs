@@ -85,8 +85,8 @@ impl<'p> Job<'p> {
         if let Some(running) = self.guard.take_if(|running| running.view.is_gated())
             && !running.view.is_reaped()
         {
-            self.orphans.disown(running.guard.pid());
-            self.dismissed.push(running.guard.pid());
+            self.orphans.disown(running.guard.pid);
+            self.dismissed.push(running.guard.pid);
             running.guard.kill_guard();
         }
     }
@@ -98,7 +98,7 @@ impl<'p> Job<'p> {
         let mut opened = self.open(ties, variables, until);
         if opened.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ECHILD | libc::EPIPE))) {
             // No guard could be made, or the guard or the command's process has died. The guard may have said why.
-            let why = self.guard.as_ref().and_then(|running| running.guard.failure());
+            let why = self.guard.as_ref().and_then(|running| running.guard.failure.read());
             self.dismiss_guard();
             self.make_guard(ties).map_err(|error| why.unwrap_or(error))?;
             opened = self.open(ties, variables, until);
@@ -110,7 +110,7 @@ impl<'p> Job<'p> {
     /// Takes the command back, unless it has passed the gate. Guard and command's process may be stopped: nothing of the user
     /// runs in them.
     pub(super) fn recall(&mut self) -> bool {
-        let is_back = |running: &RunningGuard| running.view.has_command() && running.guard.page().recall();
+        let is_back = |running: &RunningGuard| running.view.has_command() && running.guard.page.recall();
         let Some(running) = self.guard.as_mut().filter(|running| is_back(running)) else { return false };
         running.view.recall();
         self.dismiss_guard();
@@ -137,22 +137,17 @@ impl<'p> Job<'p> {
     /// A child has ended. It may be any child of the supervisor.
     pub(super) fn reaped(&mut self, pid: Pid, end: CommandEnd) {
         let is_guard =
-            self.dismissed.contains(&pid) || self.guard.as_ref().is_some_and(|running| running.guard.pid() == pid);
+            self.dismissed.contains(&pid) || self.guard.as_ref().is_some_and(|running| running.guard.pid == pid);
         self.is_filtered |= is_guard && end == CommandEnd::Signaled(Signal::SYS);
         self.dismissed.retain(|dismissed| *dismissed != pid);
         self.orphans.reaped(pid);
         let Some(running) = &mut self.guard else { return };
-        if pid == running.guard.pid() {
+        if pid == running.guard.pid {
             log::debug!("guard {pid}: {end:?}");
             running.view.guard_reaped();
-        } else if running.guard.page().command() == Some(pid) {
+        } else if running.guard.page.command() == Some(pid) {
             running.view.command_reaped(end);
         }
-    }
-
-    /// Whether the guard has killed the command because the lease was over.
-    pub(super) fn is_lease_over(&self) -> bool {
-        self.guard.as_ref().is_some_and(|running| running.guard.page().is_lease_over())
     }
 
     /// Whether no command has been started.
@@ -160,23 +155,18 @@ impl<'p> Job<'p> {
         self.guard.as_ref().is_none_or(|running| running.view.is_gated())
     }
 
-    /// Whether the guard has reaped the command and all that was below it.
-    pub(super) fn is_emptied(&self) -> bool {
-        self.guard.as_ref().is_some_and(|running| running.guard.stage() == Stage::Empty)
-    }
-
     /// What has become of the command.
     pub(super) fn command_news(&mut self) -> News {
         let shares_group = self.shares_group();
         let Some(running) = &mut self.guard else { return News::default() };
         running.guard.hear();
-        let page = running.guard.page();
+        let page = running.guard.page;
         let command = page.command();
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that zklock
         // would have to be continued as well. If zklock was stopped with the command, it hears of the stop when both have
         // been continued: then the stop is over.
         let stopped = page.take_stopped().filter(|_| shares_group && command.is_some_and(process::is_stopped));
-        let (stage, ended, orphans) = (running.guard.stage(), running.guard.ended(), &self.orphans);
+        let (stage, ended, orphans) = (running.guard.page.stage(), running.guard.ended(), &self.orphans);
         running.view.news(stage, ended, stopped, || {
             orphans.may_have(|child| command.is_some_and(|command| command.as_raw() == child))
         })
@@ -186,7 +176,7 @@ impl<'p> Job<'p> {
     pub(super) fn failure(&self, end: CommandFate, kill_at: Instant) -> Option<io::Error> {
         let guard = self.guard.as_ref().map(|running| &running.guard);
         match end {
-            CommandFate::Reaped(_) => guard?.failure(),
+            CommandFate::Reaped(_) => guard?.failure.read(),
             // The timer of a guard that is to open its gate after the lease ends that guard.
             CommandFate::Stillborn if kill_at <= clock::now() => Some(Errno::ETIME.into()),
             CommandFate::Stillborn => guard.and_then(|guard| self.failure_of(guard)).or(Some(Errno::ESRCH.into())),
@@ -195,19 +185,19 @@ impl<'p> Job<'p> {
 
     fn failure_of(&self, guard: &Guard) -> Option<io::Error> {
         let filtered = self.is_filtered.then(|| io::Error::other(RefusedCall::Kills));
-        filtered.or_else(|| guard.failure())
+        filtered.or_else(|| guard.failure.read())
     }
 
     /// Whether nothing is left of the command.
     pub(super) fn has_gone(&self) -> bool {
         let Some(running) = &self.guard else { return true };
         let none_left = || !self.orphans.may_have(|child| !self.orphans.is_stranger(child));
-        running.view.has_gone(running.guard.stage(), none_left)
+        running.view.has_gone(running.guard.page.stage(), none_left)
     }
 
     /// The guard, for as long as it answers for something.
     fn answering(&self) -> Option<&RunningGuard> {
-        self.guard.as_ref().filter(|running| !running.guard.stage().is_over())
+        self.guard.as_ref().filter(|running| !running.guard.page.stage().is_over())
     }
 
     /// Passes on a signal to the command, or to its descendants once the command has ended. `waits`: the descendants are waited
@@ -242,11 +232,11 @@ impl<'p> Job<'p> {
     pub(super) fn kill(&mut self) {
         self.interrupted = true;
         let shares_group = self.shares_group();
-        let Some(running) = self.guard.as_mut().filter(|running| !running.guard.stage().is_over()) else { return };
-        match running.view.kill(running.guard.stage()) {
+        let Some(running) = self.guard.as_mut().filter(|running| !running.guard.page.stage().is_over()) else { return };
+        match running.view.kill(running.guard.page.stage()) {
             Kill::AskGuard => running.guard.ask(GuardRequest::Kill),
             Kill::KillGuard => running.guard.kill_guard(),
-            Kill::KillChildren => self.orphans.kill(running.guard.page().command().filter(|_| !shares_group)),
+            Kill::KillChildren => self.orphans.kill(running.guard.page.command().filter(|_| !shares_group)),
         }
     }
 
@@ -255,20 +245,15 @@ impl<'p> Job<'p> {
         self.dismiss_guard();
         if let Some(running) = &mut self.guard {
             running.leaves = true;
-            if running.guard.stage().is_open() && !running.view.is_reaped() {
+            if running.guard.page.stage().is_open() && !running.view.is_reaped() {
                 running.guard.ask(GuardRequest::Leave);
             }
         }
     }
 
-    /// Whether the command, or what it has left behind, has got a signal that ends most programs.
-    pub(super) fn is_interrupted(&self) -> bool {
-        self.guard.as_ref().is_some_and(|running| running.guard.page().is_spoiled())
-    }
-
     /// That a process may not be killed, which is told once.
     pub(super) fn denied(&mut self) -> Option<Notice> {
-        let shown = self.guard.as_ref().and_then(|running| running.guard.page().denied());
+        let shown = self.guard.as_ref().and_then(|running| running.guard.page.denied());
         let process = shown.or_else(|| self.orphans.take_denied()).filter(|_| !self.told_denied)?;
         self.told_denied = true;
         Some(Notice::Denied(process))
@@ -277,7 +262,7 @@ impl<'p> Job<'p> {
     /// What the user is to be told of the processes that the command has left behind, if there are any. The guard has been
     /// reaped, so they have come to the supervisor.
     pub(super) fn left_behind(&self) -> Option<Notice> {
-        let has_left = self.guard.as_ref().is_some_and(|running| running.guard.stage() == Stage::Left);
+        let has_left = self.guard.as_ref().is_some_and(|running| running.guard.page.stage() == Stage::Left);
         let number = if has_left { self.orphans.count() } else { 0 };
         (number > 0).then_some(Notice::LeftBehind { number, end_with_us: getpid().as_raw() == 1 })
     }
@@ -297,7 +282,7 @@ impl<'p> Job<'p> {
         self.dismiss_guard();
         let Some(RunningGuard { guard, view, leaves }) = &self.guard else { return !self.dismissed.is_empty() };
         let is_reaped = view.is_reaped();
-        if guard.stage().is_over() {
+        if guard.page.stage().is_over() {
             if !is_reaped {
                 // This guard has only to exit, and a stopped one cannot.
                 guard.kill_guard();
@@ -306,7 +291,7 @@ impl<'p> Job<'p> {
             // Once more: while the guard was stopped, its socket may have been full.
             guard.ask(GuardRequest::Leave);
         } else if !(is_reaped && self.has_gone()) {
-            guard.page().spoil();
+            guard.page.spoil();
             self.kill();
             return true;
         }

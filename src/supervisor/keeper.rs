@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::between::inheritance::{Inheritance, KeeperInheritance};
@@ -32,8 +31,8 @@ pub(super) struct KeeperProcess {
     pub(super) inherited: Inheritance,
     pub(super) reaped: bool,
     /// It was reaped, and had not exited by itself.
-    died: bool,
-    /// What a run above us lends us, until that is heard.
+    pub(super) died: bool,
+    /// What a run above lends, until the machine hears of it.
     lent: Option<Grant>,
 }
 
@@ -53,8 +52,8 @@ impl KeeperProcess {
         })
     }
 
-    /// Makes a process that lives like this. `is_hold`: no command is run. `files`: what it needs of the open
-    /// ones. This process must have one thread only.
+    /// `is_hold`: no command is run. `files`: descriptors of files that the keeper needs. `live`: what the keeper does. The
+    /// supervisor must have one thread only.
     fn fork(
         is_hold: bool,
         files: impl IntoIterator<Item = RawFd>,
@@ -80,23 +79,12 @@ impl KeeperProcess {
         Ok(Self { pid: None, link: None, inherited, reaped: true, died: false, lent: Some(grant) })
     }
 
-    /// Whether it has gone, and did not exit by itself.
-    pub(super) fn has_died(&self) -> bool {
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let has_failed = |pid| {
-            let by_itself = [WaitStatus::StillAlive, WaitStatus::Exited(pid, 0)];
-            waitid(Id::Pid(pid), look).is_ok_and(|end| !by_itself.contains(&end))
-        };
-        self.died || self.pid.filter(|_| !self.reaped).is_some_and(has_failed)
-    }
-
-    /// It was reaped, and that it has gone is still to be heard. As a rule its socket tells, but another process may have
-    /// a copy of that.
+    /// Whether there is something to hear although the socket may not be readable: the keeper was reaped, and another process
+    /// may have a copy of its end of the socket.
     pub(super) fn has_news(&self) -> bool {
         self.lent.is_some() || self.reaped && self.link.is_some()
     }
 
-    /// Its next message, or that it has gone.
     pub(super) fn hear(&mut self) -> Option<Event> {
         if let Some(grant) = self.lent.take() {
             return Some(Event::Lent(Box::new(grant)));
@@ -111,7 +99,7 @@ impl KeeperProcess {
         }
     }
 
-    /// Tells it something, unless it has gone: that is an event of its own.
+    /// Does nothing if the keeper has gone: that is an event of its own.
     pub(super) fn order(&self, order: Order) {
         if let Some(link) = &self.link
             && let Err(error) = link.send(&order)
@@ -130,7 +118,7 @@ impl KeeperProcess {
         }
     }
 
-    /// It has been reaped. What it said last, and that it has gone, is still to be read from the socket.
+    /// The keeper has been reaped. Its last reports may still be in the socket.
     pub(super) fn ended(&mut self, end: CommandEnd) {
         log::debug!("keeper: {end:?}");
         self.reaped = true;

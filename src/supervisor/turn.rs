@@ -107,10 +107,6 @@ impl Turns {
         self.machine.awaits()
     }
 
-    pub fn may_lose(&self) -> bool {
-        self.machine.may_lose()
-    }
-
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome
     }
@@ -191,7 +187,7 @@ impl Turns {
         if let Some(at) = answered {
             self.machine.answer(at);
         }
-        match snapshot.loss.filter(|_| self.may_lose()) {
+        match snapshot.loss.filter(|_| self.machine.may_lose()) {
             Some(Loss::LeaseOver) => self.happen(outside, Event::Command(CommandEvent::LeaseOver))?,
             Some(loss) => self.happen(outside, Event::Keeper(Report::Lost(loss)))?,
             None => {}

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::ending::Release;
 use super::{Machine, State, Transition, cancels, release, stop_self};
 use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guard::{KILL_AGAIN, KILL_AGAIN_AT_MOST, Targets};
@@ -241,7 +240,9 @@ impl Machine {
     pub(super) fn stopping(now: Instant, mut stopping: Stopping, event: Event) -> Transition {
         let Stopping { lease, cause, pause, .. } = stopping;
         let effects: Vec<_> = match event {
-            Event::Command(CommandEvent::TreeGone) => return gone(now, stopping),
+            Event::Command(CommandEvent::TreeGone) => {
+                return release(now, cause.outcome(), stopping.frees_within());
+            }
             Event::Command(CommandEvent::StartFailed(why)) => {
                 return never_ran(now, cause.outcome(), stopping.frees_within(), why, Notice::NotBegun);
             }
@@ -273,12 +274,6 @@ impl Machine {
 /// The lease was not extended in time.
 fn silence(now: Instant, lease: Lease) -> LostWhy {
     LostWhy::Silence { silence: lease.silence(now), age: lease.age(now) }
-}
-
-/// Nothing is left of a command that was stopped.
-fn gone(now: Instant, stopping: Stopping) -> Transition {
-    let release = Release::after(now, stopping.cause.outcome(), stopping.frees_within());
-    (State::Releasing(release), vec![Effect::Release])
 }
 
 /// The lock is lost: there is no time for a stop signal.
