@@ -102,9 +102,8 @@ impl Guard {
         let message = gate::Opening { until, variables: variables.to_vec() }.to_bytes();
         send_whole(gate.as_fd(), &message)?;
         // Before the command can start: a copy of this end would hide the guard's death from the kernel.
-        inherited.close_guard_alive();
-        self.request(GuardRequest::Open)?;
-        Ok(())
+        ties.end();
+        self.request(GuardRequest::Open)
     }
 
     /// Sends a request, which continues a guard that is stopped. A guard that has gone has nothing left to do.

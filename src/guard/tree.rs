@@ -135,9 +135,9 @@ impl Tree {
         found
     }
 
-    /// Sends SIGKILL to all that is found below our children but those that are `spared`, and first to what is below each. A
-    /// child that cannot die, because a file system does not answer or because it has become another user, keeps what is
-    /// below it from becoming ours; and what is below one in another PID namespace never becomes ours.
+    /// Sends SIGKILL to all processes below our children, but not below those that are `spared`, from the leaves upwards. Not
+    /// all of these processes become our children in time. A child that cannot die, because a file system does not answer or
+    /// because it has become another user, keeps them from it; so does a child in another PID namespace.
     pub fn kill_below(&self, spared: impl Fn(i32) -> bool) {
         for _ in 0..WALKS {
             let before = self.number();
@@ -147,7 +147,7 @@ impl Tree {
                 }
                 true
             });
-            // What comes up during a walk is perhaps seen in neither place.
+            // A process that becomes our child during a walk is perhaps seen in neither place.
             if self.number() == before {
                 return;
             }

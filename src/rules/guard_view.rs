@@ -8,7 +8,6 @@ use super::signal::Signal;
 /// continues it.
 const KILLS_BY_GUARD: u32 = 6;
 
-/// A guard and its command, as their supervisor knows them.
 #[derive(Debug, Default)]
 pub struct GuardView {
     command: Command,
@@ -18,7 +17,7 @@ pub struct GuardView {
     kills: u32,
     /// The guard has been reaped. From then on the processes that it has left are below the supervisor.
     is_reaped: bool,
-    /// That the guard has died has been told.
+    /// The death of the guard has been told.
     told_gone: bool,
 }
 

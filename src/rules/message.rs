@@ -35,7 +35,6 @@ pub enum Report {
     },
 }
 
-/// Who asks us to give up a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Revoker {
     /// A user, such as `ops@db3`, printable; `None` if it is not known which.
@@ -44,7 +43,6 @@ pub enum Revoker {
     LaterHolder(u64),
 }
 
-/// How the connection to the servers is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Connectivity {
     /// No server has answered yet, for this reason; the keeper goes on trying.
@@ -57,7 +55,6 @@ pub enum Connectivity {
     Shortened(Duration),
 }
 
-/// How far we have come on the way to the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
     /// The lock was ours, and the last successful run was recent. We have left the queue.
@@ -94,7 +91,6 @@ pub enum Remark {
     Unrecorded(Option<String>),
 }
 
-/// What a waiter can say about the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueView {
     /// The lock that is waited for.
@@ -108,7 +104,6 @@ pub struct QueueView {
     pub held_since: Option<i64>,
 }
 
-/// One lock that is ours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedLock {
     pub lock: String,
@@ -118,7 +113,6 @@ pub struct GrantedLock {
     pub token: i64,
 }
 
-/// The locks as they were granted to us.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The lock that was named first.
@@ -130,7 +124,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// All locks, in the order in which they were named.
+    /// In the order in which they were named.
     pub fn all(&self) -> impl Iterator<Item = &GrantedLock> {
         std::iter::once(&self.first).chain(&self.and)
     }
@@ -141,7 +135,8 @@ impl Grant {
 pub enum Loss {
     /// Someone deleted the contender node.
     NodeDeleted,
-    /// The same, but the lease was over when we learnt it: nobody need have done it, as we were stopped, or the machine was.
+    /// The contender node is missing, but the lease was over when we learnt that. We were stopped, or the machine was, so the
+    /// node may have gone with the session.
     StoodStill,
     /// No beat was answered before the end of the lease, and the command was killed.
     LeaseOver,

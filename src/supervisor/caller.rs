@@ -42,11 +42,12 @@ enum Until {
 #[derive(Debug)]
 pub(super) struct Caller {
     until: Until,
-    process: Option<ProcessIdentity>,
-    /// Of that process, where the kernel has pidfd_open(2).
+    /// If it is known. The runs below it may borrow the lock.
+    pub(super) process: Option<ProcessIdentity>,
+    /// Of `process`, where the kernel has pidfd_open(2).
     pidfd: Option<OwnedFd>,
-    /// The terminal, to be read without waiting: Ctrl-C throws away what poll(2) has just told of. That reading does not
-    /// wait is a property of the open file, and others have that of standard input as well.
+    /// The terminal, opened anew with `O_NONBLOCK`: Ctrl-C throws away input that poll(2) has just shown. Other processes share
+    /// the open file of standard input, which must go on to block.
     typed: Option<OwnedFd>,
     /// Whether it is to be told when the lock is lost, and whether it has been.
     wants_signal: bool,
@@ -101,12 +102,7 @@ impl Caller {
         }
     }
 
-    /// The process itself, if it is known. What is below it may borrow the lock.
-    pub(super) fn process(&self) -> Option<ProcessIdentity> {
-        self.process
-    }
-
-    /// What tells that it has gone.
+    /// What poll(2) is to watch for the end of the lock.
     pub(super) fn awaited(&self) -> Option<PollFd<'_>> {
         match self.until {
             Until::Ended => self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)),
@@ -119,7 +115,7 @@ impl Caller {
         }
     }
 
-    /// How long what is awaited stays the same.
+    /// After which time to call [`Self::awaited`] again.
     pub(super) fn look_again(&self) -> Option<Duration> {
         (self.until == Until::Typed && !is_in_foreground()).then_some(LOOK_AGAIN)
     }
@@ -192,7 +188,7 @@ fn stdin() -> BorrowedFd<'static> {
     standard(libc::STDIN_FILENO)
 }
 
-/// What stands in for a command has standard output from now on. Whoever reads that sees its end once it leaves it.
+/// From now on only the stand-in has standard output. So a reader of it sees the end when the stand-in closes it.
 pub(super) fn leave_stdout() -> nix::Result<()> {
     dup2_stdout(null()?)
 }

@@ -5,7 +5,7 @@ use std::io;
 use anyhow::Context as _;
 
 use super::Supervisor;
-use super::caller::{Caller, leave_stdout};
+use super::caller::leave_stdout;
 use crate::between::lending::Lending;
 use crate::cli::LockRequest;
 use crate::cli::environment::{self, Variable};
@@ -44,7 +44,7 @@ impl Supervisor<'_> {
         let mut variables = environment::describe(grant, *mode);
         variables.push(environment::held(grant, held));
         let own = self.keeper.pid.map(|_| &self.keeper.ties.lent);
-        let root = |lent: &Lending| self.caller.as_ref().map_or(Some(lent.lender()), Caller::process);
+        let root = |lent: &Lending| self.caller.as_ref().map_or(Some(lent.lender()), |caller| caller.process);
         let offer = own.and_then(|lent| Some(lent.offer(root(lent)?, &self.plan.demand().lent(grant))));
         match offer {
             Some(Ok(offer)) => variables.push(environment::lender(&offer, offers)),
@@ -58,7 +58,7 @@ impl Supervisor<'_> {
         self.teller.screen.keep();
         let why = program::unstarted(error);
         if why != Unstarted::TooLate {
-            self.teller.screen.line(&program::describe(self.job.program(), error));
+            self.teller.screen.line(&program::describe(&self.job.birth.command.program, error));
         }
         why
     }

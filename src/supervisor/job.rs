@@ -1,7 +1,6 @@
 //! What runs under the lock: the guard, the command and its descendants. The supervisor reaches the command only by requests
 //! to the guard, until the guard has died.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
@@ -24,7 +23,7 @@ use crate::system::terminal::{self, Attributes};
 use crate::system::{clock, process};
 
 pub(super) struct Job<'p> {
-    birth: GuardBirth<'p>,
+    pub(super) birth: GuardBirth<'p>,
     pub(super) orphans: Orphans,
     guard: Option<RunningGuard>,
     /// A filter has killed a guard (seccomp(2)).
@@ -69,10 +68,6 @@ impl<'p> Job<'p> {
         let guard = Guard::start(&self.birth, ties)?;
         self.guard = Some(RunningGuard { guard, view: GuardView::default(), leaves: false });
         Ok(())
-    }
-
-    pub(super) fn program(&self) -> &OsStr {
-        &self.birth.command.program
     }
 
     /// Whether commands are started in the process group of zklock.
@@ -254,7 +249,7 @@ impl<'p> Job<'p> {
     /// That a process may not be killed, which is told once.
     pub(super) fn denied(&mut self) -> Option<Notice> {
         let shown = self.guard.as_ref().and_then(|running| running.guard.page.denied());
-        let process = shown.or_else(|| self.orphans.take_denied()).filter(|_| !self.told_denied)?;
+        let process = shown.or_else(|| self.orphans.tree.take_denied()).filter(|_| !self.told_denied)?;
         self.told_denied = true;
         Some(Notice::Denied(process))
     }

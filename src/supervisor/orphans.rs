@@ -12,7 +12,7 @@ use crate::guard::tree::{self, StartGroup, Tree};
 const CHASES: u32 = 10;
 
 pub(super) struct Orphans {
-    tree: Tree,
+    pub(super) tree: Tree,
     /// The children that are not the command's.
     strangers: Vec<i32>,
 }
@@ -68,10 +68,5 @@ impl Orphans {
 
     pub(super) fn count(&self) -> usize {
         self.tree.count(|child| self.is_stranger(child))
-    }
-
-    /// A process that could not be killed, since this was last asked.
-    pub(super) fn take_denied(&self) -> Option<i32> {
-        self.tree.take_denied()
     }
 }

@@ -25,9 +25,9 @@ const MORE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Manager {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// When to ask for more time; `None` when we are ready.
-    ask_at: Option<Instant>,
-    /// The last that it was told is to be read after our end.
+    /// When to call [`Self::extend_start_timeout`] next; `None` when we are ready.
+    pub(super) ask_at: Option<Instant>,
+    /// The last status is the reason for the end of the run, which the manager goes on to show.
     says_why: bool,
 }
 
@@ -42,16 +42,11 @@ impl Manager {
         Self { socket, ask_at, says_why: false }
     }
 
-    /// When to call [`Self::extend_start_timeout`] next.
-    pub(super) fn ask_at(&self) -> Option<Instant> {
-        self.ask_at
-    }
-
     /// We still wait: the manager must not take us for a service that does not start.
     pub(super) fn extend_start_timeout(&mut self, now: Instant) {
         if self.ask_at.is_some_and(|at| at <= now) {
             self.ask_at = Some(now + EVERY);
-            self.tell(&format!("EXTEND_TIMEOUT_USEC={}", MORE.as_micros()));
+            self.notify(&format!("EXTEND_TIMEOUT_USEC={}", MORE.as_micros()));
         }
     }
 
@@ -59,22 +54,22 @@ impl Manager {
     pub(super) fn status(&mut self, weight: Weight, text: &Legible) {
         if !matches!(weight, Weight::News | Weight::Hint) {
             self.says_why = matches!(weight, Weight::Error | Weight::Notable);
-            self.tell(&format!("STATUS={}", text.as_str()));
+            self.notify(&format!("STATUS={}", text.as_str()));
         }
     }
 
     /// We hold the lock.
     pub(super) fn ready(&mut self) {
         self.ask_at = None;
-        self.tell("READY=1");
+        self.notify("READY=1");
     }
 
     /// We are about to end: what we have told that we do is true no more.
     pub(super) fn stopping(&self) {
-        self.tell(if self.says_why { "STOPPING=1" } else { "STOPPING=1\nSTATUS=ended" });
+        self.notify(if self.says_why { "STOPPING=1" } else { "STOPPING=1\nSTATUS=ended" });
     }
 
-    fn tell(&self, text: &str) {
+    fn notify(&self, text: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(text.as_bytes(), address) {
             log::info!("{SOCKET}: {error}");

@@ -1,6 +1,6 @@
 //! The turns of the supervisor's loop: what is heard in which order, and what follows.
 //!
-//! Each turn reads in this order, because each of these comes about before what is read before it can be due to it:
+//! Each turn reads in this order, from effects to their causes: a cause that is read later has come about by then.
 //! 1. what has become of our children, as the guard shows it ([`SupervisorIo::look`]);
 //! 2. what the keeper reports: when the lock is lost, it does so before it has the command killed, and a command that was
 //!    killed must not pass for one that ended by itself;
@@ -26,11 +26,11 @@ use crate::rules::signal::Signal;
 /// What one look at our children has found, and at what they show.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// What the machine is to be told of the guard and the command, in this order.
+    /// Of the guard and the command, in this order.
     pub events: Vec<Event>,
-    /// The end of the command is among them.
+    /// The end of the command is among the events.
     pub has_ended: bool,
-    /// The command has been started, and its end has not been told, nor is it among them.
+    /// The command has been started, and its end is neither told nor among the events.
     pub has_command: bool,
     /// The guard has reaped the command and all that was below it.
     pub is_emptied: bool,
@@ -71,20 +71,19 @@ pub trait SupervisorIo {
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Self::Error>;
 
     /// The command is about to be stopped, or to get a signal that ends most programs: it is not successful, however it
-    /// ends. The keeper is to know that before the command does.
+    /// ends. The page says so before the command gets the signal, because the keeper may record a success by itself.
     fn spoil(&mut self);
 
     /// Does what the machine wants. Returns what follows from it at once.
     fn perform(&mut self, effect: Effect) -> Result<Option<Event>, Self::Error>;
 }
 
-/// The turns of one run.
 #[derive(Debug)]
 pub struct Turns {
     machine: Machine,
     /// The lease that the machine was last told.
     lease: Option<Span>,
-    /// We have stopped ourselves, and gone on, in this turn.
+    /// Ctrl-Z has stopped the supervisor in this turn, and it was continued.
     has_stopped: bool,
     /// There may be more children to reap, since this turn.
     behind_since: Option<Instant>,
@@ -195,7 +194,7 @@ impl Turns {
         Ok(postponed)
     }
 
-    /// Tells when the processes that are waited for have gone. The command first: it is gone only when its end has been told.
+    /// Tells when the processes that are waited for have gone, but not before the end of the command has been told.
     fn tell_who_has_gone<O: SupervisorIo>(&mut self, outside: &mut O, snapshot: &Snapshot) -> Result<(), O::Error> {
         let have_gone = match self.awaits() {
             Some(Awaited::Everyone) => snapshot.everyone_has_gone,

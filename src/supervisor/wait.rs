@@ -21,7 +21,7 @@ impl Supervisor<'_> {
         }
         self.manager.extend_start_timeout(clock::now());
         let look_again = self.caller.as_ref().and_then(Caller::look_again).map(|pause| clock::now() + pause);
-        let others = self.manager.ask_at().into_iter().chain(look_again);
+        let others = self.manager.ask_at.into_iter().chain(look_again);
         self.alarm.set(turns.deadline().into_iter().chain(others).min()).context("cannot set the timer")?;
         let awaits_borrowers = match turns.awaits() {
             Some(Awaited::Borrowers) => true,

@@ -19,7 +19,6 @@ pub(super) const VERDICT_PATIENCE: Duration = Duration::from_secs(2);
 /// How much longer each waits at most, once the user shows impatience.
 pub(super) const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
 
-/// A release that has been asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     outcome: Outcome,
@@ -92,7 +91,6 @@ fn finish(release: Release, was_busy: Option<bool>, mut effects: Vec<Effect>) ->
     (State::Finished, effects)
 }
 
-/// No server has confirmed the release.
 fn unconfirmed(release: Release) -> Transition {
     let after_success = release.outcome == Outcome::Exited(0);
     let told = release.frees_within.map(|within| Effect::Say(Notice::NotReleased { within, after_success }));

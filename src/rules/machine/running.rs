@@ -33,8 +33,8 @@ impl Run {
         self.ends_at.into_iter().chain(self.start_by).fold(next, Instant::min)
     }
 
-    /// Takes the command back before it is stopped or killed, unless it has passed the gate. What waits there, or the guard,
-    /// may be stopped: such a command does not begin after that.
+    /// Takes the command back before it is stopped or killed, unless it has passed the gate. The process at the gate, or the
+    /// guard, may be stopped: when it goes on, the command must not begin.
     fn recalled_first(self, (state, mut effects): Transition) -> Transition {
         if self.start_by.is_some() {
             effects.insert(0, Effect::Recall(Unstarted::TooLate));
@@ -158,8 +158,7 @@ impl Machine {
             return self.stop(now, run, Cause::MaxRun, Notice::MaxRun(max_run));
         }
         if run.start_by.is_some_and(|start_by| now >= start_by) {
-            // What waits at the gate, or the guard, may be stopped. The lock is not kept for a command that cannot start
-            // any more.
+            // The process at the gate, or the guard, may be stopped. The lock is not kept for a command that cannot start.
             return (State::Running(Run { start_by: None, ..run }), vec![Effect::Recall(Unstarted::TooLate)]);
         }
         if !run.warned && now >= lease.warn_at() {
@@ -221,7 +220,7 @@ impl Machine {
         }
     }
 
-    /// Asks the command to stop, if there is time for that.
+    /// Asks the command to stop. If there is no time for that, kills it.
     fn stop(&self, now: Instant, run: Run, cause: Cause, why: Notice) -> Transition {
         let (lease, say) = (run.lease, Effect::Say(why));
         let mut stopping = Stopping { lease, cause, kill_at: now + lease.terms.kill_after(), pause: None };
@@ -246,7 +245,7 @@ impl Machine {
             Event::Command(CommandEvent::StartFailed(why)) => {
                 return never_ran(now, cause.outcome(), stopping.frees_within(), why, Notice::NotBegun);
             }
-            // What was below it comes up to us, and perhaps none of that has been killed yet: the guard was stopped.
+            // The processes below the guard come to the supervisor. Perhaps none has been killed yet: the guard was stopped.
             Event::Command(CommandEvent::GuardGone) => return kill(now, lease, cause, None),
             Event::Command(CommandEvent::LeaseOver) => return stopping.lose_at_once(now, Loss::LeaseOver),
             Event::Keeper(Report::Lost(loss)) => return stopping.lose_at_once(now, loss),
@@ -271,7 +270,6 @@ impl Machine {
     }
 }
 
-/// The lease was not extended in time.
 fn silence(now: Instant, lease: Lease) -> LostWhy {
     LostWhy::Silence { silence: lease.silence(now), age: lease.age(now) }
 }

@@ -16,7 +16,6 @@ use crate::rules::settings::Patience;
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
 
-/// No command has been started yet.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// The end of `--connect-timeout`, which runs only until the first session of a run.
@@ -125,7 +124,6 @@ impl Machine {
         }
     }
 
-    /// There is a session.
     fn connected(&self, now: Instant, timeout: Duration) -> Transition {
         let terms = match Terms::new(timeout, self.settings.kill_after) {
             Ok(terms) => terms,
@@ -215,7 +213,6 @@ fn stay(waiting: Waiting, effects: impl IntoIterator<Item = Effect>) -> Transiti
     (State::Waiting(waiting), effects.into_iter().collect())
 }
 
-/// No server has answered in time.
 fn unreachable(now: Instant, reason: Option<String>) -> Transition {
     give_up(now, Outcome::Unavailable, Notice::Unreachable(reason.unwrap_or_else(|| "no answer".to_owned())))
 }
