@@ -1,12 +1,13 @@
 //! The terminal, if there is one: who uses it, its attributes, and the line on it that is rewritten while waiting.
 
 use std::env;
-use std::io::{IsTerminal, stderr};
-use std::os::fd::OwnedFd;
+use std::io::{IsTerminal, stderr, stdin, stdout};
+use std::os::fd::{AsFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
-use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcgetsid, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 
 use super::writer;
@@ -17,9 +18,17 @@ pub fn is_controlled() -> bool {
     open_controlling().is_some()
 }
 
-/// The controlling terminal: /dev/tty can be opened if there is one (tty(4)).
+/// The controlling terminal: /dev/tty can be opened if there is one (tty(4)). In a jail /dev/tty may be missing: then the
+/// terminal is found if zklock was started on it.
 fn open_controlling() -> Option<OwnedFd> {
-    open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty()).ok()
+    match open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty()) {
+        Ok(terminal) => Some(terminal),
+        Err(Errno::ENXIO) => None,
+        Err(_) => [stdin().as_fd(), stdout().as_fd(), stderr().as_fd()]
+            .into_iter()
+            .find(|fd| tcgetsid(fd).is_ok())
+            .and_then(|fd| fd.try_clone_to_owned().ok()),
+    }
 }
 
 /// The terminal's attributes (termios(3)) as a command found them.
