@@ -46,9 +46,11 @@ pub struct Guard {
 impl Guard {
     /// Forks a guard, which forks the command's process. An error means that no guard could be forked. A guard that cannot fork
     /// the command's process exits.
-    pub fn start(birth: &GuardBirth<'_>, ties: &Ties) -> io::Result<Self> {
-        let Some([guards_gone, guard_alive, guard_wake]) = ties.of_guard() else { return Err(Errno::ESRCH.into()) };
-        ties.page.reset();
+    pub fn start(birth: &GuardBirth<'_>, inherited: &Inheritance) -> io::Result<Self> {
+        let Some([guards_gone, guard_alive, guard_wake]) = inherited.of_guard() else {
+            return Err(Errno::ESRCH.into());
+        };
+        inherited.page.reset();
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (link, guards_link) = pair()?;
         let (gate, childs_gate) = pair()?;
@@ -64,7 +66,7 @@ impl Guard {
             Ok(ForkResult::Child) => {
                 signals::block_all();
                 drop((link, gate, failure, fuse));
-                let inherited = process::GuardInheritance {
+                let inherited = process::Inherited {
                     link: guards_link,
                     wake,
                     guards_gone,
@@ -78,7 +80,7 @@ impl Guard {
                 process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
             }
             Ok(ForkResult::Parent { child: pid }) => {
-                Ok(Self { pid, page: ties.page, link: Some(link), wake, gate: Some(gate), failure, _fuse: fuse })
+                Ok(Self { pid, page: inherited.page, link: Some(link), wake, gate: Some(gate), failure, _fuse: fuse })
             }
             Err(error) => Err(error.into()),
         }
@@ -102,7 +104,7 @@ impl Guard {
         let message = gate::Opening { until, variables: variables.to_vec() }.to_bytes();
         send_whole(gate.as_fd(), &message)?;
         // Before the command can start: a copy of this end would hide the guard's death from the kernel.
-        ties.end();
+        inherited.close_guard_alive();
         self.request(GuardRequest::Open)
     }
 

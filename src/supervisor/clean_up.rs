@@ -40,7 +40,7 @@ impl Supervisor<'_> {
             self.keeper.order(Order::Release);
         }
         self.keeper.link = None;
-        self.keeper.ties.end();
+        self.keeper.inherited.close_guard_alive();
         while !self.keeper.reaped {
             let left = until.saturating_since(clock::now());
             if left.is_zero() {
@@ -54,7 +54,7 @@ impl Supervisor<'_> {
         }
         // A process that has got a signal may need a moment to die.
         let until = clock::now() + DYING;
-        while self.keeper.ties.page.is_spoiled() && self.job.left_behind().is_some() && clock::now() < until {
+        while self.keeper.inherited.page.is_spoiled() && self.job.left_behind().is_some() && clock::now() < until {
             self.pause(CLEAN_UP_PAUSE);
         }
         // This comes last, so that processes that are about to end are not counted.

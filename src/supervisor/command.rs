@@ -21,7 +21,7 @@ impl Supervisor<'_> {
     pub(super) fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<Option<Unstarted>> {
         self.clear_screen();
         let variables = self.variables(grant);
-        match self.job.start(&mut self.keeper.ties, &variables, until) {
+        match self.job.start(&mut self.keeper.inherited, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
                 self.manager.ready();
@@ -43,7 +43,7 @@ impl Supervisor<'_> {
         }
         let mut variables = environment::describe(grant, *mode);
         variables.push(environment::held(grant, held));
-        let own = self.keeper.pid.map(|_| &self.keeper.ties.lent);
+        let own = self.keeper.pid.map(|_| &self.keeper.inherited.lent);
         let root = |lent: &Lending| self.caller.as_ref().map_or(Some(lent.lender()), |caller| caller.process);
         let offer = own.and_then(|lent| Some(lent.offer(root(lent)?, &self.plan.demand().lent(grant))));
         match offer {
@@ -66,7 +66,7 @@ impl Supervisor<'_> {
     /// What the end of the command's process means. If the program was not executed, the user is told why. From now on nothing
     /// more is lent, unless descendants are waited for: a descendant that queued would wait for itself.
     pub(super) fn command_ended(&mut self, end: CommandFate) -> CommandEvent {
-        let kill_at = self.keeper.ties.lease.limits().kill_at;
+        let kill_at = self.keeper.inherited.lease.limits().kill_at;
         let why = self.job.failure(end, kill_at).map(|error| self.not_started(&error));
         let end = match (why, end) {
             (Some(why), _) => return CommandEvent::StartFailed(why),
@@ -76,10 +76,10 @@ impl Supervisor<'_> {
         if self.caller.is_some() && matches!(end, CommandEnd::Signaled(_)) {
             // The stand-in was killed. The caller relies on the lock, and so do the runs that have borrowed it.
             self.signal_caller(self.plan.settings.stop_signal);
-            self.keeper.ties.lent.call_in();
+            self.keeper.inherited.lent.call_in();
         }
         if !self.plan.settings.wait_descendants {
-            self.keeper.ties.lent.end();
+            self.keeper.inherited.lent.close_door();
         }
         if self.may_be_used() { CommandEvent::EndedLending(end) } else { CommandEvent::Ended(end) }
     }
@@ -87,7 +87,7 @@ impl Supervisor<'_> {
     /// Whether a run may use the locks that this run lends. When all processes below the guard have gone, a process elsewhere
     /// may still have the pipe open, because it has got a copy of the command's environment. Nobody waits for that process.
     pub(super) fn may_be_used(&self) -> bool {
-        !self.keeper.ties.lent.is_over() && (self.caller.is_some() || !self.job.has_gone())
+        !self.keeper.inherited.lent.is_over() && (self.caller.is_some() || !self.job.has_gone())
     }
 
     /// With `zklock hold`: signals the caller, because the lock is lost, or about to be. Returns whether the caller has got

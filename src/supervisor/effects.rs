@@ -29,14 +29,14 @@ impl SupervisorIo for Supervisor<'_> {
         }
         (snapshot.has_ended, snapshot.has_command) = (news.ended.is_some(), self.job.has_command());
         snapshot.events = news.events(|end| self.command_ended(end));
-        snapshot.is_emptied = self.keeper.ties.page.stage() == Stage::Empty;
+        snapshot.is_emptied = self.keeper.inherited.page.stage() == Stage::Empty;
         if waits || snapshot.has_ended {
             snapshot.borrowers_have_gone = !self.may_be_used();
             snapshot.everyone_has_gone = snapshot.borrowers_have_gone && self.job.has_gone();
         }
-        let is_lease_over = self.keeper.ties.page.is_lease_over();
+        let is_lease_over = self.keeper.inherited.page.is_lease_over();
         // Once there is a command, the guard watches the lender.
-        if (is_lease_over || self.job.is_gated()) && self.keeper.ties.has_lost_lender() {
+        if (is_lease_over || self.job.is_gated()) && self.keeper.inherited.has_lost_lender() {
             snapshot.loss = Some(Loss::LenderGone);
         } else if is_lease_over {
             snapshot.loss = Some(Loss::LeaseOver);
@@ -83,7 +83,7 @@ impl SupervisorIo for Supervisor<'_> {
             }
             Effect::Kill => {
                 self.job.kill();
-                self.keeper.ties.lent.call_in();
+                self.keeper.inherited.lent.call_in();
                 self.signal_caller(self.plan.settings.stop_signal);
             }
             Effect::QueueAgain => self.keeper.order(Order::QueueAgain),

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::unistd::{Pid, getpid};
 
 use super::orphans::Orphans;
-use crate::between::ties::Ties;
+use crate::between::inheritance::Inheritance;
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
 use crate::guard::program::RefusedCall;
@@ -62,10 +62,10 @@ impl<'p> Job<'p> {
     }
 
     /// Makes a guard, and with the guard the command's process, so that the lock need not wait for them.
-    pub(super) fn make_guard(&mut self, ties: &Ties) -> io::Result<()> {
+    pub(super) fn make_guard(&mut self, inherited: &Inheritance) -> io::Result<()> {
         self.birth.own_group = !terminal::is_controlled();
         self.orphans.disown_all()?;
-        let guard = Guard::start(&self.birth, ties)?;
+        let guard = Guard::start(&self.birth, inherited)?;
         self.guard = Some(RunningGuard { guard, view: GuardView::default(), leaves: false });
         Ok(())
     }
@@ -88,15 +88,20 @@ impl<'p> Job<'p> {
 
     /// Starts the command, if that is before `until`. `variables`: what is added to its environment. An
     /// error is one of fork(2), or that of a guard that has died.
-    pub(super) fn start(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
+    pub(super) fn start(
+        &mut self,
+        inherited: &mut Inheritance,
+        variables: &[Variable],
+        until: Instant,
+    ) -> io::Result<()> {
         self.terminal = if self.shares_group() { Attributes::of_foreground() } else { None };
-        let mut opened = self.open(ties, variables, until);
+        let mut opened = self.open(inherited, variables, until);
         if opened.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ECHILD | libc::EPIPE))) {
             // No guard could be made, or the guard or the command's process has died. The guard may have said why.
             let why = self.guard.as_ref().and_then(|running| running.guard.failure.read());
             self.dismiss_guard();
-            self.make_guard(ties).map_err(|error| why.unwrap_or(error))?;
-            opened = self.open(ties, variables, until);
+            self.make_guard(inherited).map_err(|error| why.unwrap_or(error))?;
+            opened = self.open(inherited, variables, until);
         }
         let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|running| self.failure_of(&running.guard));
         why.map_or(opened, Err)

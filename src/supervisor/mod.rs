@@ -137,7 +137,7 @@ impl<'p> Supervisor<'p> {
         let mut turns = Turns::new(self.plan.settings, clock::now());
         // Now, because the servers take a while to open the session and to make a node. If there are too many processes for a
         // guard now, there may be fewer once the lock is held.
-        if let Err(error) = self.job.make_guard(&self.keeper.ties) {
+        if let Err(error) = self.job.make_guard(&self.keeper.inherited) {
             log::info!("cannot make a guard yet: {error}");
         }
         loop {
