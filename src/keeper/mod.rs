@@ -19,7 +19,6 @@
 //! thread ([`crate::system::reactor`]), and is deaf to the signals that are usually sent to whole groups. It neither starts nor
 //! signals the command, and touches no terminal. It never releases the lock while something of the command may be left.
 
-mod above; // runs that we must not wait for
 mod beat; // beats, and the lease that they extend
 mod contend; // creates our node, and finds it again after a lost reply
 mod ending; // what is left to do when the work in a session ends
