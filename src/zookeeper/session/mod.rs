@@ -10,6 +10,7 @@ pub mod client; // the session
 mod created; // what was created, and by whom
 mod failure; // what the errors of servers mean
 pub mod look; // what `look/` asks
+mod parents; // the nodes above a contender
 mod watch; // watches that have fired
 
 use std::fmt;
