@@ -72,7 +72,6 @@ impl Supervisor<'_> {
 
     /// Takes note of the children that have ended. Returns whether there may be more, for another turn.
     pub(super) fn reap(&mut self) -> bool {
-        self.child_signals.clear();
         for _ in 0..REAPS {
             let Ok(Some((pid, status))) = process::reap(0) else { return false };
             let end = program::end_of(status);

@@ -22,8 +22,10 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn look(&mut self, waits: bool) -> Snapshot {
-        let mut snapshot = Snapshot { is_behind: self.reap(), ..Snapshot::default() };
-        let news = self.job.command_news();
+        // A signal comes for each child that ends, so without one there is nothing new to reap.
+        self.is_behind = (self.child_signals.clear() || self.is_behind) && self.reap();
+        let mut snapshot = Snapshot { is_behind: self.is_behind, ..Snapshot::default() };
+        let news = self.job.command_news(self.guard_has_news);
         if let Some(notice) = self.job.denied() {
             self.teller.say(&notice);
         }
@@ -105,6 +107,8 @@ impl SupervisorIo for Supervisor<'_> {
                 signals::stop_by(signal).context("cannot stop")?;
                 // The kernel does not stop an orphaned group, and then nobody continues what has left it (setpgid(2)).
                 self.job.forward_to_strayed(Signal::CONT);
+                // zklock may have been stopped for long, so anything may have come.
+                self.guard_has_news = true;
             }
             Effect::EndKeeper => self.keeper.kill(),
             Effect::Say(notice) => {

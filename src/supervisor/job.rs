@@ -155,11 +155,13 @@ impl<'p> Job<'p> {
         self.guard.as_ref().is_none_or(|running| running.view.is_gated())
     }
 
-    /// What has become of the command.
-    pub(super) fn command_news(&mut self) -> News {
+    /// What has become of the command. `hears`: the guard has given a sign.
+    pub(super) fn command_news(&mut self, hears: bool) -> News {
         let shares_group = self.shares_group();
         let Some(running) = &mut self.guard else { return News::default() };
-        running.guard.hear();
+        if hears {
+            running.guard.hear();
+        }
         let page = running.guard.page;
         let command = page.command();
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that zklock

@@ -97,6 +97,8 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         plan,
         signals,
         child_signals,
+        is_behind: false,
+        guard_has_news: true,
         alarm,
         keeper,
         job,
@@ -121,6 +123,10 @@ struct Supervisor<'p> {
     signals: Signals,
     /// SIGCHLD.
     child_signals: Signals,
+    /// There may be more children to reap.
+    is_behind: bool,
+    /// The guard has given a sign since the last turn.
+    guard_has_news: bool,
     alarm: Alarm,
     keeper: KeeperProcess,
     job: Job<'p>,
@@ -144,8 +150,9 @@ impl<'p> Supervisor<'p> {
             if let Some(outcome) = turns.outcome() {
                 return Ok(outcome);
             }
-            self.wait(&turns)?;
-            self.start_writer();
+            if self.wait(&turns)? {
+                self.start_writer();
+            }
             turns.turn(self)?;
         }
     }

@@ -1,6 +1,6 @@
 //! What the loop sleeps for.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use anyhow::Context as _;
 use nix::errno::Errno;
@@ -13,11 +13,13 @@ use crate::rules::event::Awaited;
 use crate::system::clock;
 
 impl Supervisor<'_> {
-    /// Sleeps until a signal, a report, the deadline or a text that has no writer comes. Which of these it was does not
-    /// matter: a turn reads them all, and none of them blocks.
-    pub(super) fn wait(&mut self, turns: &Turns) -> anyhow::Result<()> {
+    /// Sleeps until a signal, a report, the deadline, a sign of the guard or a text that has no writer comes. A turn reads
+    /// all of these without blocking. It leaves out the guard, whose news this notes, if the guard was silent. Returns
+    /// whether there is such a text.
+    pub(super) fn wait(&mut self, turns: &Turns) -> anyhow::Result<bool> {
         if self.keeper.has_news() {
-            return Ok(());
+            self.guard_has_news = true;
+            return Ok(true);
         }
         self.manager.extend_start_timeout(clock::now());
         let look_again = self.caller.as_ref().and_then(Caller::look_again).map(|pause| clock::now() + pause);
@@ -36,8 +38,16 @@ impl Supervisor<'_> {
         let caller = self.caller.as_ref().filter(|_| !self.caller_is_told).and_then(Caller::awaited);
         let mut fds: Vec<_> = read.chain(lent).chain(caller).collect();
         match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(error).context("cannot wait for events"),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error).context("cannot wait for events"),
         }
+        let is_ready = |wanted: BorrowedFd<'_>| {
+            let polled = fds.iter().find(|fd| fd.as_fd().as_raw_fd() == wanted.as_raw_fd());
+            polled.is_some_and(|fd| fd.any() != Some(false))
+        };
+        let (guard_has_news, has_text) =
+            (self.job.awaited().any(is_ready), self.writer.awaited().is_some_and(is_ready));
+        self.guard_has_news = guard_has_news;
+        Ok(has_text)
     }
 }
