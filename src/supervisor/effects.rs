@@ -22,8 +22,9 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn look(&mut self, waits: bool) -> Snapshot {
-        // A signal comes for each child that ends, so without one there is nothing new to reap.
-        self.is_behind = (self.child_signals.clear() || self.is_behind) && self.reap();
+        // A signal comes for each child that ends, but perhaps later than the sign that a guard has died.
+        let may_reap = self.child_signals.clear() || self.is_behind || self.guard_has_news;
+        self.is_behind = may_reap && self.reap();
         let mut snapshot = Snapshot { is_behind: self.is_behind, ..Snapshot::default() };
         let news = self.job.command_news(self.guard_has_news);
         if let Some(notice) = self.job.denied() {
