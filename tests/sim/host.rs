@@ -159,6 +159,10 @@ pub(crate) struct Host {
     pub(crate) is_spoiled: bool,
     /// When the run asked for its first lock, and whether its command was skipped.
     pub(crate) asked: Option<Asked>,
+    /// Its keeper has reported a place in a queue.
+    pub(crate) has_place: bool,
+    /// Its session ended before that, so it may not know of the contender with which it asked.
+    pub(crate) is_asked_unsure: bool,
     pub(crate) is_skipped: bool,
     /// The signal that has stopped the command, until the guard has noticed.
     pub(crate) stopped_by: Option<Signal>,
@@ -245,6 +249,8 @@ impl Host {
             began: None,
             is_spoiled: false,
             asked: None,
+            has_place: false,
+            is_asked_unsure: false,
             is_skipped: false,
             stopped_by: None,
             failure: None,

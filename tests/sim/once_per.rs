@@ -5,6 +5,7 @@ use zklock::zookeeper::session::NodeStat;
 
 use crate::coverage::Kind;
 use crate::faults::lock_path;
+use crate::host::Host;
 use crate::state::{MS, State, instant};
 
 impl State {
@@ -29,7 +30,8 @@ impl State {
 
     /// A command starts only if the last successful run was not recent.
     pub(crate) fn check_once(&mut self, host: usize) {
-        let (Some(period), Some(asked)) = (self.hosts[host].once_per, self.hosts[host].asked) else { return };
+        let Host { once_per, asked, is_asked_unsure: false, .. } = self.hosts[host] else { return };
+        let (Some(period), Some(asked)) = (once_per, asked) else { return };
         let Some(last) = self.last_run(host) else { return };
         // If an operator had taken the lock away from the last run, this one may have been granted it before that record.
         let is_disturbed = |run: usize| self.token(run) == last.token && self.hosts[run].operator_until > 0;

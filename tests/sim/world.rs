@@ -145,6 +145,13 @@ impl SimIo {
             }
         }
         let held = matches!(report, Report::Queue(Progress::Held { .. }));
+        match report {
+            Report::Queue(_) => state.hosts[host].has_place = true,
+            // An answer that comes with the end of a connection is read, and the keeper may not hear of it: when the run asked
+            // is then known to the keeper alone.
+            Report::Requeued { .. } if !state.hosts[host].has_place => state.hosts[host].is_asked_unsure = true,
+            _ => {}
+        }
         state.keepers[self.keeper].reports.push(report.clone());
         state.keepers[self.keeper].reported_at = state.now;
         state.wake_supervisor(host);
