@@ -22,7 +22,8 @@ use crate::rules::signal::Signal;
 use crate::system::standard::{null, standard};
 use crate::system::{process, signals};
 
-/// How often to look whether we have come to the foreground of a terminal: no signal tells.
+/// How often to look whether we have come to the foreground of a terminal, because no signal tells; and whether a process still
+/// lives, where the kernel has no pidfd_open(2) (before Linux 5.3).
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// When a lock is to end that is held for another process.
@@ -65,19 +66,14 @@ impl Caller {
             caller.typed = nix::fcntl::open("/dev/tty", flags, Mode::empty()).ok();
         }
         if let Some(pid) = hold.lasts_while.or_else(|| parent(until)) {
-            caller.pidfd = match process::pidfd_open(pid) {
-                // EINVAL and ENOENT mean that the number is that of a thread, not of a process.
-                Err(error)
-                    if until == Until::Ended
-                        && !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT)) =>
-                {
-                    return Err(error);
-                }
-                pidfd => pidfd.ok(),
-            };
+            let opened = process::pidfd_open(pid).map_err(|error| error.raw_os_error());
+            // EINVAL and ENOENT mean that the number is that of a thread, not of a process. Any other error means that the kernel
+            // has no such descriptors, or that a filter refuses them.
+            let is_process = !matches!(opened, Err(Some(libc::ESRCH | libc::EINVAL | libc::ENOENT)));
+            caller.pidfd = opened.ok();
             // In this order: if it lives, the descriptor is its own, and a parent is still ours.
             let started = process::started(pid.cast_unsigned())?;
-            let is_it = until == Until::Ended && caller.pidfd.is_some() || getppid().as_raw() == pid;
+            let is_it = until == Until::Ended && is_process || getppid().as_raw() == pid;
             caller.process =
                 started.filter(|_| is_it).map(|started| ProcessIdentity { pid: pid.cast_unsigned(), started });
         }
@@ -115,14 +111,22 @@ impl Caller {
         }
     }
 
-    /// After which time to call [`Self::awaited`] again.
+    /// After which time to look again, because nothing tells.
     pub(super) fn look_again(&self) -> Option<Duration> {
-        (self.until == Until::Typed && !is_in_foreground()).then_some(LOOK_AGAIN)
+        let is_blind = match self.until {
+            Until::Ended => self.pidfd.is_none(),
+            Until::Typed => !is_in_foreground(),
+            Until::HungUp | Until::Signal => false,
+        };
+        is_blind.then_some(LOOK_AGAIN)
     }
 
     /// Whether the lock is to end. Reads what was typed.
     pub(super) fn has_gone(&self) -> bool {
-        let Some(mut fd) = self.awaited() else { return self.until == Until::Ended };
+        let lives = |process: ProcessIdentity| lending::lives(process).unwrap_or(true);
+        let Some(mut fd) = self.awaited() else {
+            return self.until == Until::Ended && !self.process.is_some_and(lives);
+        };
         let reads = self.until == Until::Typed && fd.events() == PollFlags::POLLIN;
         if !poll(std::slice::from_mut(&mut fd), PollTimeout::ZERO).is_ok_and(|count| count > 0) {
             return false;

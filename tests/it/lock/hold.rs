@@ -2,6 +2,7 @@
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 
@@ -9,6 +10,7 @@ use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::seccomp::filtering;
 use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::times::SHORT_SESSION;
 use crate::harness::zklock::{Zklock, binary, child};
@@ -189,6 +191,23 @@ fn while_a_process_lives() {
     script.signal(Signal::SIGTERM);
     finish(&mut next);
     script.wait().expect_code(0);
+}
+
+/// As before Linux 5.3.
+#[test]
+fn while_a_process_lives_without_pidfd_open() {
+    let scratch = Scratch::new();
+    let filtered = filtering(&scratch, "DENY(SYS_pidfd_open, ENOSYS),");
+    let mut caller = Command::new("sleep").arg("1000").spawn().expect("a process");
+    let hold =
+        scratch.zklock().args(["hold", "--while", &caller.id().to_string(), LOCK]).run_by([filtered.as_os_str()]);
+    let mut hold = hold.spawn();
+    hold.wait_stdout("ZKLOCK_TOKEN=");
+    let mut next = scratch.queue("next", 1);
+    caller.kill().expect("a process");
+    caller.wait().expect("a child");
+    finish(&mut next);
+    hold.wait().expect_code(0);
 }
 
 /// The caller is told to stop, and holds for as long as it takes to end.
