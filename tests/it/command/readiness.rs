@@ -71,7 +71,9 @@ fn the_end_of_a_wait_is_told_to_the_journal() {
         let scratch = Scratch::new();
         let mut holder = scratch.hold();
         let mut job = scratch.zklock().arg(LOCK).bare_child().run_by(["sh", "-c", stream, "sh"]).spawn();
-        scratch.wait_queue(2);
+        poll::until("the run and the holder watch the holder's node", || {
+            scratch.watchers().into_values().any(|count| count == 2).then_some(())
+        });
         finish(&mut holder);
         let output = job.wait().expect_code(0);
         assert_eq!(output.stderr().starts_with("zklock: holding /lock after "), told, "{output}");
