@@ -97,8 +97,8 @@ pub(super) const AUTH_FILE: Opt = Opt {
     is_rare: true,
     key: Some(KeyKind::Path),
     hint: ValueHint::FilePath,
-    more: "zklock skips empty lines and lines that begin with #. It reads the file once, at the start, and a pipe to its end: no \
-     timeout counts until then. Use /dev/null to ignore the auth-file of a configuration file.",
+    more: "zklock skips empty lines and lines that begin with #. It reads the file once, at the start, and a pipe to its end. The \
+     timeouts count meanwhile. Use /dev/null to ignore the auth-file of a configuration file.",
     value: Some("FILE"),
     ..Opt::new("auth-file", "Login", "Log in with this file, one SCHEME:CREDENTIAL a line")
 };
