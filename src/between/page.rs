@@ -186,6 +186,7 @@ impl Page {
 
     /// The supervisor, before it makes another guard: there is no command.
     pub fn reset(self) {
+        assert_eq!(self.ended(), None, "a guard whose command has ended is not replaced");
         self.0.command.store(0, SeqCst);
         self.0.stage.store(Stage::Gated as u32, SeqCst);
         self.0.gate.store(GATED, SeqCst);

@@ -143,8 +143,11 @@ impl FenceKeeper<'_> {
             }
         };
         self.report(&Report::Revoked(Revoker::LaterHolder(token)));
-        // A supervisor that is stopped would not read the report, so it is continued.
-        let _ = signals::send(getppid().as_raw(), Signal::CONT);
+        // A supervisor that is stopped would not read the report, so it is continued. Once it has died, it is no parent.
+        let parent = getppid().as_raw();
+        if parent.cast_unsigned() == self.supervisor {
+            let _ = signals::send(parent, Signal::CONT);
+        }
         reactor.sleep_until(clock::now() + self.fence.kill_after.saturating_add(SLACK)).await;
         self.inherited.revoke();
         pending().await
