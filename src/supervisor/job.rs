@@ -98,7 +98,7 @@ impl<'p> Job<'p> {
         let mut opened = self.open(inherited, variables, until);
         if opened.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ECHILD | libc::EPIPE))) {
             // No guard could be made, or the guard or the command's process has died. The guard may have said why.
-            let why = self.guard.as_ref().and_then(|running| running.guard.failure.read());
+            let why = self.guard.as_ref().and_then(|running| self.failure_of(&running.guard));
             self.dismiss_guard();
             self.make_guard(inherited).map_err(|error| why.unwrap_or(error))?;
             opened = self.open(inherited, variables, until);
