@@ -1,32 +1,38 @@
-//! Times as programs read them: RFC 3339, in UTC; and the calendar behind them.
+//! Times as programs read them: RFC 3339, in UTC.
 
 /// The time that is so many milliseconds after the Unix epoch, such as `2026-11-22T13:54:03.120Z`. `None` if RFC 3339,
 /// whose years have four digits, cannot express it, or if it is before the epoch: then it was made up.
 pub fn rfc3339(millis: i64) -> Option<String> {
     const DAY: i64 = 86_400_000;
-    let (day, rest) = (millis.div_euclid(DAY), millis.rem_euclid(DAY));
-    let (year, month, day) = date(day);
+    const YEAR_10000: i64 = 2_932_897 * DAY;
+    if !(0..YEAR_10000).contains(&millis) {
+        return None;
+    }
+    let (year, month, day) = date(millis / DAY);
+    let rest = millis % DAY;
     let (seconds, thousandths) = (rest / 1000, rest % 1000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    (millis >= 0 && year <= 9999)
-        .then(|| format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{thousandths:03}Z"))
+    Some(format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{thousandths:03}Z"))
 }
 
 /// Year, month and day of the day that is so many days after 1970-01-01.
-fn date(day: i64) -> (i64, i64, i64) {
-    // By their average length, four centuries of which have 146,097 days; the year before and the one after may be right.
-    let year = 1970 + day * 400 / 146_097;
-    let months = (year - 1..=year + 1).flat_map(|year| (1..=12).map(move |month| (year, month)));
-    let (year, month) = months.take_while(|(year, month)| days(*year, *month, 1) <= day).last().unwrap_or((year, 1));
-    (year, month, day - days(year, month, 1) + 1)
-}
-
-/// How many days this day is after 1970-01-01. The years are counted from March, so that the leap day is the last of its
-/// year.
-pub fn days(year: i64, month: i64, day: i64) -> i64 {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (153 * month + 2) / 5 + day
-        - 719_469
+fn date(mut day: i64) -> (i64, i64, i64) {
+    let is_leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days_of = |year| 365 + i64::from(is_leap(year));
+    let mut year = 1970;
+    while day >= days_of(year) {
+        day -= days_of(year);
+        year += 1;
+    }
+    let mut month = 1;
+    for days in [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < days {
+            break;
+        }
+        day -= days;
+        month += 1;
+    }
+    (year, month, day + 1)
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! A file with the credentials of a login.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::system::errors::brief;
-use crate::system::secrets::open_to_all;
+use crate::system::secrets::exposed;
 use crate::zookeeper::login::{Credential, Login, credential};
 
 /// Adds the credentials in the file of a login, once. Returns what the user is to be warned of. The error says why the file
@@ -21,9 +20,7 @@ pub fn load(login: &mut Login) -> Result<Vec<String>, String> {
     login.credentials = credentials;
     let cut =
         cut.into_iter().map(|line| format!("warning: {shown}: line {line} ends in a blank, which does not count"));
-    let mode = fs::metadata(&path).map_or(0, |file| file.permissions().mode());
-    let exposed = open_to_all(mode).map(|can| format!("warning: every user can {can} {shown}: chmod 600 {shown}"));
-    Ok(cut.chain(exposed).collect())
+    Ok(cut.chain(exposed(&path, "")).collect())
 }
 
 /// The credentials, and the numbers of the lines that end in a blank: a password may have been meant to.

@@ -3,7 +3,6 @@
 //! Everything here happens without waiting, like the reading and writing of the socket itself. A process that uses no TLS
 //! sets up nothing of it.
 
-mod certificate;
 mod files;
 mod stream;
 mod trouble;
@@ -24,6 +23,7 @@ use rustls::{
 
 use self::files::Stamp;
 use super::address::HostPort;
+use crate::system::secrets::exposed;
 
 pub(super) use stream::Stream;
 pub(super) use trouble::Unconnected;
@@ -91,7 +91,7 @@ impl<'p> Security<'p> {
     /// Reads our own files. Returns what the user is to be warned of. The error says why a file cannot be used.
     pub fn read(&self) -> Result<Option<String>, UnfitFile> {
         self.loaded.replace(Some(load(self.tls)?));
-        Ok(self.tls.own.as_ref().and_then(|own| files::exposed(own.key())))
+        Ok(self.tls.own.as_ref().and_then(|own| exposed(own.key(), "the key in ")))
     }
 
     /// Whether our files have changed since they were read.

@@ -1,20 +1,18 @@
 //! The files with certificates and keys.
 
 use std::fs::{self, Metadata};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys, RootCertStore};
 
 use super::UnfitFile;
-use super::certificate::{not_after, public_key};
 use super::{OwnCertificate, Tls};
 use crate::system::errors::brief;
-use crate::system::secrets::open_to_all;
 
 /// Where systems keep the CAs that they trust: Debian, Alpine and Arch; Fedora and Red Hat; SUSE; others.
 const SYSTEM: [&str; 4] = [
@@ -66,22 +64,19 @@ pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<Cer
     let are_one = own.key.is_none();
     let of_certificate = |why| UnfitFile { setting: Some("tls-cert"), why };
     let of_key = |why| UnfitFile { setting: Some(if are_one { "tls-cert" } else { "tls-key" }), why };
-    let (path, chain) = (own.certificate.display(), certificates(&own.certificate).map_err(of_certificate)?);
-    let public = chain.first().and_then(|first| public_key(first));
-    let public = public.ok_or_else(|| of_certificate(format!("{path}: a certificate that cannot be read")))?;
+    let chain = certificates(&own.certificate).map_err(of_certificate)?;
     let key = provider.key_provider.load_private_key(key(own.key(), are_one).map_err(of_key)?);
     let key = key.map_err(|why| of_key(format!("{}: a key that cannot be used: {why}", own.key().display())))?;
-    // rustls would compare them as well, but it reads no certificates of version 1, which `openssl x509 -req` makes by
-    // default.
-    if key.public_key().is_some_and(|belonging| belonging.as_ref() != public) {
-        let why = format!("the key in {} does not belong to the certificate in {path}", own.key().display());
-        return Err(UnfitFile { setting: None, why });
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            let (key, certificate) = (own.key().display(), own.certificate.display());
+            let why = format!("the key in {key} does not belong to the certificate in {certificate}");
+            Err(UnfitFile { setting: None, why })
+        }
+        // Or the certificate is one that rustls cannot read. Then it is for the servers to judge.
+        _ => Ok(certified),
     }
-    Ok(CertifiedKey::new(chain, key))
-}
-
-pub(super) fn own_not_after(own: &OwnCertificate) -> Option<i64> {
-    not_after(certificates(&own.certificate).ok()?.first()?)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -127,11 +122,4 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
         return Err(format!("{}: no regular file; write one that can be read again", path.display()));
     }
     fs::read(path).map_err(failed)
-}
-
-/// A warning, if every user of this machine can read or write the key.
-pub(super) fn exposed(key: &Path) -> Option<String> {
-    let mode = fs::metadata(key).ok()?.permissions().mode();
-    let path = key.display();
-    open_to_all(mode).map(|can| format!("warning: every user can {can} the key in {path}: chmod 600 {path}"))
 }
