@@ -10,7 +10,7 @@ use nix::unistd::{gethostname, read};
 
 use super::picture;
 use super::roster::{Entry, Roster};
-use super::view::{LockState, LockView};
+use super::view::{self, LockState};
 use super::visit::{Retry, Visit};
 use super::{EarlyEnd, expect_chroot};
 use crate::cli::sentences;
@@ -79,7 +79,7 @@ fn not_free(why: String) -> EarlyEnd {
 async fn roster_of(order: &Break, operation: &Operation, visit: &Visit<'_>) -> Result<Roster, EarlyEnd> {
     let found = visit.ask(Retry::Limited, async |session| {
         session.sync("/").await?;
-        let found = LockView::new(&order.lock, false).look(session).await?;
+        let found = view::look(session, &order.lock).await?;
         if let LockState::Free = found {
             expect_chroot(session, operation).await?;
         }

@@ -1,6 +1,5 @@
 //! `zklock list --complete`: how a path may go on. The completions of the shells ask for it when a user presses TAB.
 
-use std::cell::RefCell;
 use std::time::Duration;
 
 use super::EarlyEnd;
@@ -30,16 +29,15 @@ pub(super) async fn run(
 ) -> Result<Outcome, EarlyEnd> {
     // A guess at a server on this host would be a surprise.
     if operation.access.servers_given {
-        let paths = RefCell::new(vec![]);
-        let search = visit.ask(Retry::Limited, async |session| search(session, typed, operation, &paths).await);
+        let search = visit.ask(Retry::Limited, async |session| search(session, typed, operation).await);
         let enough = async {
             visit.sleep(PATIENCE).await;
-            Ok(())
+            Ok(vec![])
         };
-        if let Err(stop) = or(search, enough).await {
-            log::debug!("no more paths: {stop:?}");
-        }
-        let mut paths = paths.into_inner();
+        let mut paths = or(search, enough).await.unwrap_or_else(|stop| {
+            log::debug!("no paths: {stop:?}");
+            vec![]
+        });
         paths.sort();
         let mut lines = Legible::default();
         for path in paths {
@@ -50,14 +48,8 @@ pub(super) async fn run(
     Ok(Outcome::Exited(0))
 }
 
-/// Puts into `paths` what may follow: the paths of nodes, and with a slash at the end those of nodes that may have locks
-/// below them.
-async fn search(
-    session: &TcpSession<'_>,
-    typed: &Complete,
-    operation: &Operation,
-    paths: &RefCell<Vec<String>>,
-) -> Result<(), EarlyEnd> {
+/// What may follow: the paths of nodes, and with a slash at the end those of nodes that may have locks below them.
+async fn search(session: &TcpSession<'_>, typed: &Complete, operation: &Operation) -> Result<Vec<String>, EarlyEnd> {
     let (names, _) = session.names(&typed.directory, false).await?;
     let has_own = operation.access.servers.chroot.is_empty();
     // A node with the name of a single one may be a lock as well.
@@ -65,10 +57,7 @@ async fn search(
     let is_lock = |name: &ChildName| is_plain(name) && !is_contender(name) && !last_run::is_record(name);
     let is_wanted = |name: &ChildName| name.starts_with(&typed.begun) && is_lock(name);
     let nodes = names.into_iter().filter(is_wanted).map(|name| child(&typed.directory, &name));
-    let nodes: Vec<_> = nodes.filter(|path| !has_own || path != OWN).collect();
-    // If time runs out now, they are all there, if without slashes: a shell goes on as far as they agree.
-    paths.replace(nodes.clone());
-    let mut nodes = nodes.into_iter();
+    let mut nodes = nodes.filter(|path| !has_own || path != OWN);
     let mut found = vec![];
     let mut window = Window::new();
     let ask = |path: String| {
@@ -93,8 +82,7 @@ async fn search(
             found.push(path);
         }
     }
-    paths.replace(found);
-    Ok(())
+    Ok(found)
 }
 
 /// Whether every shell takes the name as it is. bash cuts words at some other characters, such as a colon, and the rest

@@ -67,7 +67,7 @@ pub(super) async fn run(
     output
         .print(&match (list.json, output.is_terminal) {
             (true, _) => Legible::json(&ListJson { v: 1, locks: &locks }),
-            (false, true) => picture::tree(&locks),
+            (false, true) => picture::rows(&locks),
             (false, false) => picture::lines(&locks),
         })
         .await?;

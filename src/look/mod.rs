@@ -9,7 +9,7 @@ mod output; // standard output, without waiting for its reader
 mod picture; // locks as text
 pub mod roster; // the holders and waiters of a lock
 mod status; // `zklock status`
-mod view; // one lock, and the watches on it
+mod view; // one lock
 mod visit; // a session for as long as something is asked
 mod window; // many requests at a time
 

@@ -146,6 +146,12 @@ pub(super) fn lines(locks: &[Lock]) -> Legible {
     text
 }
 
+/// The same for people.
+pub(super) fn rows(locks: &[Lock]) -> Legible {
+    let row = |lock: &Lock| [lock.path.clone(), format!("{}: {}", count(lock.holders, lock.waiters), first(lock))];
+    table("", &locks.iter().map(row).collect::<Vec<_>>())
+}
+
 fn first(lock: &Lock) -> String {
     lock.first
         .as_ref()
@@ -153,57 +159,9 @@ fn first(lock: &Lock) -> String {
         .unwrap_or_default()
 }
 
-/// A part of a path, and what is below it.
-#[derive(Default)]
-struct Branch<'a> {
-    name: &'a str,
-    lock: Option<&'a Lock>,
-    branches: Vec<Self>,
-}
-
-/// The locks as a tree. They come in the order of their paths' components.
-pub(super) fn tree(locks: &[Lock]) -> Legible {
-    /// A deeper tree is wider than any terminal.
-    const DEEPEST: usize = 50;
-    if locks.iter().any(|lock| lock.path.matches('/').count() > DEEPEST) {
-        return lines(locks);
-    }
-    if locks.is_empty() {
-        return Legible::default();
-    }
-    let mut root = Branch { name: "/", ..Branch::default() };
-    for lock in locks {
-        let mut branch = &mut root;
-        for name in lock.path.split('/').filter(|name| !name.is_empty()) {
-            if branch.branches.last().is_none_or(|last| last.name != name) {
-                branch.branches.push(Branch { name, ..Branch::default() });
-            }
-            branch = branch.branches.last_mut().expect("there is one");
-        }
-        branch.lock = Some(lock);
-    }
-    let mut rows = vec![];
-    draw(&root, "", "", &mut rows);
-    table("", &rows)
-}
-
-fn draw(branch: &Branch<'_>, lead: &str, below: &str, rows: &mut Vec<[String; 2]>) {
-    let what = branch.lock.map(|lock| format!("{}: {}", count(lock.holders, lock.waiters), first(lock)));
-    rows.push([format!("{lead}{}", branch.name), what.unwrap_or_default()]);
-    for (number, next) in branch.branches.iter().enumerate() {
-        let is_last = number + 1 == branch.branches.len();
-        let (corner, bar) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        draw(next, &format!("{below}{corner}"), &format!("{below}{bar}"), rows);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn lock(path: &str) -> Lock {
-        Lock { path: path.to_owned(), holders: 1, waiters: 2, first: None }
-    }
 
     #[test]
     fn counts_read_well() {
@@ -212,25 +170,5 @@ mod tests {
         {
             assert_eq!(count(holders, waiters), text);
         }
-    }
-
-    #[test]
-    fn a_tree_has_a_line_for_each_part_of_a_path() {
-        let locks = ["/", "/a/日", "/a/日/c", "/d"].map(lock);
-        let expected = [
-            "/           1 holds, 2 wait:",
-            "├─ a",
-            "│  └─ 日    1 holds, 2 wait:",
-            "│     └─ c  1 holds, 2 wait:",
-            "└─ d        1 holds, 2 wait:",
-        ];
-        assert_eq!(tree(&locks).as_str().lines().collect::<Vec<_>>(), expected);
-        assert_eq!(tree(&[]), Legible::default());
-    }
-
-    #[test]
-    fn a_path_that_is_too_deep_is_no_tree() {
-        let deep = "/x".repeat(200_000);
-        assert_eq!(tree(&[lock(&deep)]).as_str(), format!("{deep}\t1\t2\t\n"));
     }
 }

@@ -11,7 +11,7 @@ use super::EarlyEnd;
 use super::output::Output;
 use super::picture::{self, ShownLock};
 use super::roster::{Entry, Roster};
-use super::view::{LockState, LockView, until_changed};
+use super::view::{self, LockState};
 use super::visit::{Retry, Visit};
 use crate::cli::sentences;
 use crate::cli::{Operation, Status, Verbosity};
@@ -25,8 +25,9 @@ use crate::system::terminal::{can_rewrite, say};
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::Session as _;
 
-/// How long after a change the next look begins, so that a crowd that comes at once is one change.
-const PAUSE: Duration = Duration::from_millis(50);
+/// How often `--watch` looks. A watch of ZooKeeper's on each node would be told at once, and would cost a request for each
+/// node again with every change.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// `--json`; docs/status.schema.json describes it.
 #[derive(Serialize)]
@@ -58,8 +59,8 @@ pub(super) async fn run(
         return watch(status, operation, visit, output).await;
     }
     let looked = visit.ask(Retry::Limited, async |session| {
-        let mut views = views(status, session).await?;
-        look(session, &mut views, operation).await
+        catch_up(session).await?;
+        look(session, status, operation).await
     });
     let picture = looked.await?;
     visit.close().await;
@@ -74,33 +75,26 @@ pub(super) async fn run(
     Ok(if picture.tell_denied(operation) { Outcome::Denied } else { Outcome::Exited(u8::from(quiet)) })
 }
 
-async fn views<'a>(status: &'a Status, session: &TcpSession<'_>) -> Result<Vec<LockView<'a>>, EarlyEnd> {
-    // What had happened before we were started is to be seen; and what a server has seen before a reconnection.
-    session.sync("/").await?;
-    Ok(status.locks.iter().map(|lock| LockView::new(lock, status.watch)).collect())
+/// Shows what had happened before zklock was started, and what another server has shown before a reconnection.
+async fn catch_up(session: &TcpSession<'_>) -> Result<(), EarlyEnd> {
+    Ok(session.sync("/").await?)
 }
 
 async fn look<'a>(
     session: &TcpSession<'_>,
-    views: &mut [LockView<'a>],
+    status: &'a Status,
     operation: &Operation,
 ) -> Result<Picture<'a>, EarlyEnd> {
     let mut picture = Picture { locks: vec![], denied: vec![] };
     let mut is_any_there = false;
-    for view in views {
-        let found = view.look(session).await?;
-        let last = view.last(session).await?;
-        is_any_there |= last.is_some();
+    for lock in &status.locks {
+        let found = view::look(session, lock).await?;
+        let last = view::last_run(session, lock).await?;
+        is_any_there |= last.is_some() || !matches!(found, LockState::Free);
         match found {
-            LockState::There(roster) => {
-                is_any_there = true;
-                picture.locks.push(ShownLock { path: view.lock, roster, last });
-            }
-            LockState::Free => picture.locks.push(ShownLock { path: view.lock, roster: Roster::default(), last }),
-            LockState::Denied => {
-                is_any_there = true;
-                picture.denied.push(view.lock);
-            }
+            LockState::There(roster) => picture.locks.push(ShownLock { path: lock, roster, last }),
+            LockState::Free => picture.locks.push(ShownLock { path: lock, roster: Roster::default(), last }),
+            LockState::Denied => picture.denied.push(lock),
         }
     }
     if !is_any_there {
@@ -152,9 +146,9 @@ async fn watch(
         if is_told.replace(false) && redraws {
             last.replace(None);
         }
-        let mut views = views(status, session).await?;
+        catch_up(session).await?;
         loop {
-            let picture = look(session, &mut views, operation).await?;
+            let picture = look(session, status, operation).await?;
             if picture.tell_denied(operation) {
                 return Ok(Outcome::Denied);
             }
@@ -163,8 +157,7 @@ async fn watch(
                 output.print(&if redraws { picture::redrawn(&text) } else { anew(&text, status.json, &last) }).await?;
                 last.replace(Some(text));
             }
-            until_changed(&mut views).await;
-            visit.sleep(PAUSE).await;
+            visit.sleep(PERIOD).await;
         }
     });
     let closed = async {
