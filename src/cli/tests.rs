@@ -538,7 +538,7 @@ fn refusals_say_what_to_write() {
             "--signal 'FOO': write a signal such as TERM, SIGINT, RTMIN+1 or a number from 1 to 64",
         ),
         (&["-z", "a,,b", "/l", "x"], {
-            "--zookeeper 'a,,b': a host is missing; write HOST:PORT,HOST:PORT with one comma between two"
+            "--zookeeper 'a,,b': a server is missing; write HOST:PORT,HOST:PORT, and IPv6 addresses in brackets: [ADDRESS]:PORT"
         }),
         (&["-z", "me:hidden@zk1:2181", "/l", "x"], {
             "--zookeeper: no user and no password before an @; write HOST:PORT, and log in by --auth-file"
@@ -556,7 +556,11 @@ fn a_bad_variable_is_blamed_by_its_name() {
     for (name, value, message) in [
         ("ZKLOCK_TIMEOUT", "-1", "ZKLOCK_TIMEOUT '-1': a duration cannot be negative; write a duration such as"),
         ("ZKLOCK_SESSION_TIMEOUT", "1ms", "ZKLOCK_SESSION_TIMEOUT '1ms': too short for a lease; write at least"),
-        ("ZKLOCK_ZOOKEEPER", ":1", "ZKLOCK_ZOOKEEPER ':1': no host before :1; write HOST:1"),
+        (
+            "ZKLOCK_ZOOKEEPER",
+            ":1",
+            "ZKLOCK_ZOOKEEPER ':1': :1 is no server; write HOST:PORT,HOST:PORT, and IPv6 addresses in brackets: [ADDRESS]:PORT",
+        ),
     ] {
         let message_seen = refusal(plan_in(&[(name, value)], &["/l", "x"]));
         assert!(message_seen.starts_with(message), "{message_seen}");

@@ -269,7 +269,7 @@ fn what_is_wrong_is_named_with_its_line() {
             "line 2: connect-timeout '0.0': no server can answer in no time; write a longer one, such as 15s".to_owned()
         }),
         ("zookeeper = 'a,,b'", {
-            "line 1: zookeeper 'a,,b': a host is missing; write HOST:PORT,HOST:PORT with one comma between two"
+            "line 1: zookeeper 'a,,b': a server is missing; write HOST:PORT,HOST:PORT, and IPv6 addresses in brackets: [ADDRESS]:PORT"
                 .to_owned()
         }),
         ("acl = 'all'", "line 1: acl 'all': write open, creator or read".to_owned()),

@@ -19,7 +19,7 @@ fn one_line_says_what_to_write() {
         (b"/\xe2\x80\xaegnp/ true", "LOCK '/<U+202E>gnp/' ends with a slash", "leave that out"),
         (b"/caf\xe9 true", "LOCK '/caf\u{fffd}' is not UTF-8", "write it in UTF-8"),
         (b"--\xff /lock true", "unknown option '--\u{fffd}'", "zklock --help"),
-        (b"-z::1:1 /lock true", "--zookeeper '::1:1': ", "write IPv6 in brackets"),
+        (b"-z::1:1 /lock true", "--zookeeper '::1:1': ", "IPv6 addresses in brackets"),
         (b"-w5x /lock true", "--timeout '5x': ", "such as 30, 1.5, 500ms"),
         (b"--once-per=0 /lock true", "--once-per '0': ", "write a longer time"),
         (b"-s --once-per=1h /lock true", once_per, ""),
