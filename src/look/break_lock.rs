@@ -219,8 +219,8 @@ async fn delete(
 /// Whether the node is the one that was seen. If the lock's own node was made anew, its sequence numbers begin again, and
 /// the names of some clients have nothing else that tells them apart.
 async fn is_same(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<bool, EarlyEnd> {
-    match session.exists(node, false).await {
-        Ok((stat, _)) => Ok(stat.is_some_and(|stat| !is_anothers(stat, target))),
+    match session.exists(node).await {
+        Ok(stat) => Ok(stat.is_some_and(|stat| !is_anothers(stat, target))),
         // Newer servers tell nothing of a node to those who may not read it, and told nothing before.
         Err(Failure::Denied) => Ok(target.token.is_none()),
         Err(failure) => Err(failure.into()),
@@ -241,7 +241,7 @@ async fn request(
     is_sent: &Cell<bool>,
 ) -> Result<Fate, EarlyEnd> {
     loop {
-        let (data, stat, _) = match session.look(node, false).await {
+        let (data, stat) = match session.read(node).await {
             Ok(there) => there,
             Err(Failure::NoNode) => return Ok(Fate::Missed),
             Err(failure) => return Err(failure.into()),
@@ -270,7 +270,7 @@ async fn request(
 /// Waits until the node has gone, or until a contender that was asked as a waiter holds.
 async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<Fate, EarlyEnd> {
     loop {
-        let watch = match session.look(node, true).await {
+        let watch = match session.read_and_watch(node).await {
             Ok((_, stat, _)) if is_anothers(stat, target) => return Ok(Fate::Gone),
             Ok((data, _, _)) if !target.holds && Card::from_bytes(&data).held_since.is_some() => {
                 return Ok(Fate::Holds);
@@ -279,9 +279,7 @@ async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Res
             Err(Failure::NoNode) => return Ok(Fate::Gone),
             Err(failure) => return Err(failure.into()),
         };
-        if let Some(watch) = watch {
-            watch.await;
-        }
+        watch.await;
     }
 }
 

@@ -15,7 +15,7 @@ use crate::rules::queue::{Contender, SINGLE};
 use crate::rules::text::{Legible, is_legible};
 use crate::system::futures::or;
 use crate::zookeeper::net::connect::TcpSession;
-use crate::zookeeper::session::Failure;
+use crate::zookeeper::session::{Failure, Session as _};
 
 /// A user waits for the answer, and does not know for what.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -50,7 +50,7 @@ pub(super) async fn run(
 
 /// What may follow: the paths of nodes, and with a slash at the end those of nodes that may have locks below them.
 async fn search(session: &TcpSession<'_>, typed: &Complete, operation: &Operation) -> Result<Vec<String>, EarlyEnd> {
-    let (names, _) = session.names(&typed.directory, false).await?;
+    let names = session.children(&typed.directory).await?;
     let has_own = operation.access.servers.chroot.is_empty();
     // A node with the name of a single one may be a lock as well.
     let is_contender = |name: &ChildName| *name != SINGLE && Contender::parse(name).is_some();

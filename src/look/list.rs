@@ -180,14 +180,12 @@ async fn look_at_holders(
     let mut window = Window::new();
     let mut asked = queues.into_iter().filter_map(|(path, names)| {
         let first = Queue::as_numbered(names.iter().cloned()).first_holder()?.name.clone();
-        let reply = session.look(&child(&path, &first), false);
+        let reply = session.read(&child(&path, &first));
         Some(((path, names, first), reply))
     });
     while let Some(((path, names, first), reply)) = window.next(|| asked.next()).await {
         let seen = match reply {
-            Ok((data, stat, _)) => {
-                HashMap::from([(first, SeenNode { stat: Some(stat), card: Card::from_bytes(&data) })])
-            }
+            Ok((data, stat)) => HashMap::from([(first, SeenNode { stat: Some(stat), card: Card::from_bytes(&data) })]),
             // It may have gone meanwhile; then nothing more is known of it.
             Err(Failure::NoNode | Failure::Denied) => HashMap::new(),
             Err(failure) => return Err(failure.into()),

@@ -10,7 +10,7 @@ use crate::rules::last_run::{self, LastRun};
 use crate::rules::lock_path::LockPath;
 use crate::rules::queue::Contender;
 use crate::zookeeper::net::connect::TcpSession;
-use crate::zookeeper::session::Failure;
+use crate::zookeeper::session::{Failure, Session as _};
 
 pub(super) enum LockState {
     There(Roster),
@@ -19,25 +19,25 @@ pub(super) enum LockState {
 }
 
 pub(super) async fn look(session: &TcpSession<'_>, lock: &LockPath) -> Result<LockState, EarlyEnd> {
-    let mut names = match session.names(lock.as_str(), false).await {
-        Ok((names, _)) => names,
+    let mut names = match session.children(lock.as_str()).await {
+        Ok(names) => names,
         Err(Failure::Denied) => return Ok(LockState::Denied),
         Err(Failure::NoNode) => return Ok(LockState::Free),
         Err(failure) => return Err(failure.into()),
     };
     let contenders: Vec<_> = names.iter().filter(|name| Contender::parse(name).is_some()).cloned().collect();
     let mut asked = contenders.into_iter().map(|name| {
-        let reply = session.look(&lock.child(&name), false);
+        let reply = session.read(&lock.child(&name));
         (name, reply)
     });
     let (mut seen, mut gone) = (HashMap::new(), HashSet::new());
     let mut window = Window::new();
     while let Some((name, reply)) = window.next(|| asked.next()).await {
         let node = match reply {
-            Ok((data, stat, _)) => Some(SeenNode { stat: Some(stat), card: Card::from_bytes(&data) }),
+            Ok((data, stat)) => Some(SeenNode { stat: Some(stat), card: Card::from_bytes(&data) }),
             Err(Failure::NoNode) => None,
-            Err(Failure::Denied) => match session.exists(&lock.child(&name), false).await {
-                Ok((stat, _)) => stat.map(|_| SeenNode { stat, card: Card::default() }),
+            Err(Failure::Denied) => match session.exists(&lock.child(&name)).await {
+                Ok(stat) => stat.map(|_| SeenNode { stat, card: Card::default() }),
                 // Newer servers tell nothing of a node to those who may not read it.
                 Err(Failure::Denied) => Some(SeenNode::default()),
                 Err(failure) => return Err(failure.into()),
@@ -55,8 +55,8 @@ pub(super) async fn look(session: &TcpSession<'_>, lock: &LockPath) -> Result<Lo
 
 /// The last successful run, if it was recorded and may be read.
 pub(super) async fn last_run(session: &TcpSession<'_>, lock: &LockPath) -> Result<Option<LastRun>, EarlyEnd> {
-    match session.look(&last_run::path(lock.as_str()), false).await {
-        Ok((data, stat, _)) => Ok(LastRun::from_bytes(&data, stat.written)),
+    match session.read(&last_run::path(lock.as_str())).await {
+        Ok((data, stat)) => Ok(LastRun::from_bytes(&data, stat.written)),
         Err(Failure::NoNode | Failure::Denied) => Ok(None),
         Err(failure) => Err(failure.into()),
     }

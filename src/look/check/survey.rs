@@ -191,7 +191,7 @@ impl<'p> Survey<'_, 'p> {
             above = above.rsplit_once('/').map_or("", |(above, _)| above);
         }
         let above = if above.is_empty() { "/" } else { above };
-        if missing.is_empty() && matches!(session.names(lock.as_str(), false).await, Err(Failure::Denied)) {
+        if missing.is_empty() && matches!(session.children(lock.as_str()).await, Err(Failure::Denied)) {
             return Ok(denied(Right::Read, above));
         }
         // To delete one is not needed: a contender goes with its session.

@@ -13,10 +13,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::channel::{Channel, is_end, is_for_later, send};
-use super::failure;
 use super::watch::{Fired, Wanted};
-use super::{Created, Expected, Failure, NodeStat, Session, Watch};
-use super::{acl, created};
+use super::{Created, Expected, Failure, NodeStat, Session, Watch, acl, created, failure};
 use crate::rules::child_name::ChildName;
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
@@ -116,14 +114,12 @@ impl<C: Channel> ClientSession<C> {
         if wire.is_lost || !is_next_round && wire.connection.is_owed() {
             return;
         }
-        match if is_next_round { wire.exchange(&self.channel) } else { wire.write(&self.channel) } {
-            Ok(()) => {}
-            Err(why) => {
-                log::info!("connection to {} lost: {why}", self.channel);
-                wire.is_lost = true;
-                wire.closed_over_creation = is_end(&why) && wire.connection.owes_creation();
-                self.channel.poll_again();
-            }
+        let gone_on = if is_next_round { wire.exchange(&self.channel) } else { wire.write(&self.channel) };
+        if let Err(why) = gone_on {
+            log::info!("connection to {} lost: {why}", self.channel);
+            wire.is_lost = true;
+            wire.closed_over_creation = is_end(&why) && wire.connection.owes_creation();
+            self.channel.poll_again();
         }
     }
 
@@ -161,10 +157,9 @@ impl<C: Channel> ClientSession<C> {
         let queued = self.wire.borrow_mut().connection.request(request, waits, self.channel.now());
         self.channel.poll_again();
         async move {
-            match queued {
-                // The connection is lost, and nothing comes any more.
-                Ok(()) | Err(Unsendable::Broken(_) | Unsendable::Closing) => {}
-                Err(error @ Unsendable::TooLarge(_)) => return Err(Failure::Unusable(error.to_string())),
+            // Over a connection that is lost, or being closed, nothing comes any more.
+            if let Err(error @ Unsendable::TooLarge(_)) = queued {
+                return Err(Failure::Unusable(error.to_string()));
             }
             poll_fn(|_| {
                 self.go_on();
@@ -244,8 +239,7 @@ impl Wire {
                 self.contacts.extend(login.is_none().then_some(Contact { sent, answered: now }));
                 self.refused = self.refused.take().or_else(|| login.filter(|_| result.is_err()));
                 let result = result.map_err(Failure::from);
-                let is_missing = result.as_ref().err() == Some(&Failure::NoNode);
-                if let Some(watch) = watch.filter(|watch| result.is_ok() || watch.even_if_missing && is_missing) {
+                if let Some(watch) = watch.filter(|_| result.is_ok()) {
                     self.watches.push((watch.path, Rc::downgrade(&watch.fired)));
                 }
                 slot.replace(Some(result));
@@ -337,25 +331,32 @@ impl<C: Channel> Session for ClientSession<C> {
     }
 
     fn children(&self, path: &str) -> Expected<'_, Vec<ChildName>> {
-        let reply = self.names(path, false);
-        Box::pin(async move { Ok(reply.await?.0) })
+        self.ask_for(&Request::GetChildren { path, watch: false }, None, |reply| match reply {
+            Reply::Children { names, .. } => Ok(names),
+            other => Err(other),
+        })
     }
 
     fn watch_children(&self, path: &str) -> Expected<'_, (Vec<ChildName>, Watch)> {
-        let reply = self.names(path, true);
-        Box::pin(async move { reply.await.map(|(names, watch)| (names, watch.expect("it was asked for"))) })
+        let (wanted, watch) = Wanted::on(path);
+        self.ask_for(&Request::GetChildren { path, watch: true }, Some(wanted), |reply| match reply {
+            Reply::Children { names, .. } => Ok((names, watch)),
+            other => Err(other),
+        })
     }
 
     fn read(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat)> {
-        let reply = self.look(path, false);
-        Box::pin(async move { reply.await.map(|(data, stat, _)| (data, stat)) })
+        self.ask_for(&Request::GetData { path, watch: false }, None, |reply| match reply {
+            Reply::Data { data, stat } => Ok((data, stat)),
+            other => Err(other),
+        })
     }
 
     fn read_and_watch(&self, path: &str) -> Expected<'_, (Vec<u8>, NodeStat, Watch)> {
-        let reply = self.look(path, true);
-        Box::pin(async move {
-            let (data, stat, watch) = reply.await?;
-            Ok((data, stat, watch.expect("it was asked for")))
+        let (wanted, watch) = Wanted::on(path);
+        self.ask_for(&Request::GetData { path, watch: true }, Some(wanted), |reply| match reply {
+            Reply::Data { data, stat } => Ok((data, stat, watch)),
+            other => Err(other),
         })
     }
 

@@ -14,15 +14,13 @@ pub(super) type Fired = Cell<Option<Change>>;
 pub(super) struct Wanted {
     pub(super) path: String,
     pub(super) fired: Rc<Fired>,
-    /// The watch is set even if there is no such node (`exists`).
-    pub(super) even_if_missing: bool,
 }
 
 impl Wanted {
     /// A watch on this node, and what to wait for.
-    pub(super) fn on(path: &str, even_if_missing: bool) -> (Self, Watch) {
+    pub(super) fn on(path: &str) -> (Self, Watch) {
         let fired = Rc::new(Fired::new(None));
-        let wanted = Self { path: path.to_owned(), fired: Rc::clone(&fired), even_if_missing };
+        let wanted = Self { path: path.to_owned(), fired: Rc::clone(&fired) };
         (wanted, Box::pin(poll_fn(move |_| fired.get().map_or(Poll::Pending, Poll::Ready))))
     }
 }
