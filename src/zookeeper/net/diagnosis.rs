@@ -50,79 +50,66 @@ impl Round<'_, '_> {
     /// time, so that the same reason is not told again.
     pub(super) async fn tell(&self, troubles: &[(SocketAddr, ServerTrouble)]) -> String {
         let trouble = |server| troubles.iter().find(|(troubled, _)| *troubled == server).map(|(_, trouble)| trouble);
-        let is_tls = |why: &Unconnected| !matches!(why, Unconnected::Io(_));
-        let has_failed = |server| matches!(trouble(server), Some(ServerTrouble::Unconnected(why)) if is_tls(why));
+        let has_failed = |server| match trouble(server) {
+            Some(ServerTrouble::Unconnected(why)) => !matches!(why, Unconnected::Io(_)),
+            _ => false,
+        };
         let address = self.known.iter().find(|address| has_failed(address.socket)).unwrap_or(&self.known[0]);
         let server = address.socket;
-        match trouble(server) {
-            Some(ServerTrouble::Unconnected(Unconnected::Closed)) if self.may_ask && self.is_plain(*address).await => {
-                format!("{server} speaks ZooKeeper without TLS: name its secureClientPort, or connect without TLS")
-            }
-            Some(ServerTrouble::Unconnected(why)) => format!("{server}: {why}"),
-            other => {
-                let why = match other {
-                    Some(ServerTrouble::NoSession { why, .. }) => *why,
-                    _ => Rejected::NoSession,
-                };
-                let state = if self.may_ask { self.state(*address).await } else { None };
-                let state = state.unwrap_or_else(|| format!("{server} {}", self.no_answer(why)));
-                match other {
-                    Some(ServerTrouble::NoSession { wants_certificate: true, .. }) => {
-                        format!("{state}; it has asked for a client certificate (--tls-cert)")
-                    }
-                    _ => state,
-                }
-            }
-        }
-    }
-
-    const fn no_answer(&self, why: Rejected) -> &'static str {
-        match (why, self.servers.security.is_none()) {
-            // A port for TLS closes the connection, or answers.
-            (Rejected::Silent, _) => "accepts connections but does not answer: it hangs, or is no ZooKeeper server",
-            (Rejected::Closed, true) => {
-                "closes connections before it answers: it is starting, or full (maxClientCnxns), wants TLS \
-                 (--tls), or is no ZooKeeper server"
-            }
-            (Rejected::Closed, false) => {
-                "closes connections before it answers: it is starting, or full (maxClientCnxns), or is no \
-                 ZooKeeper server"
-            }
-            (_, true) => "does not answer as ZooKeeper; if this is its secureClientPort, use --tls",
-            (_, false) => "does not answer as ZooKeeper",
-        }
-    }
-
-    /// Why a server that accepts connections opens no session, by its answer to `srvr`, the one four letter word that servers
-    /// answer by default.
-    async fn state(&self, address: Address<'_>) -> Option<String> {
-        let server = address.socket;
-        match self.ask(TcpChannel::begin(self.servers, self.reactor, address)).await {
-            state if state.starts_with(NOT_SERVING) => {
-                let why = "serves no clients now: it is starting, or has no quorum";
-                Some(format!("{server} is a ZooKeeper server that {why}"))
-            }
-            state if state.starts_with(VERSION) => {
-                Some(format!("{server} is a ZooKeeper server, but opens no session now"))
+        let plain = match trouble(server) {
+            Some(ServerTrouble::Unconnected(Unconnected::Closed)) if self.may_ask => {
+                self.state(TcpChannel::begin_plain(self.servers, self.reactor, *address)).await
             }
             _ => None,
+        };
+        let (why, wants_certificate) = match trouble(server) {
+            _ if plain.is_some() => {
+                let how = "name its secureClientPort, or connect without TLS";
+                return format!("{server} speaks ZooKeeper without TLS: {how}");
+            }
+            Some(ServerTrouble::Unconnected(why)) => return format!("{server}: {why}"),
+            Some(ServerTrouble::NoSession { why, wants_certificate }) => (*why, *wants_certificate),
+            None => (Rejected::NoSession, false),
+        };
+        let state = match self.may_ask {
+            true => self.state(TcpChannel::begin(self.servers, self.reactor, *address)).await,
+            false => None,
+        };
+        let state = state.map_or_else(|| self.no_answer(why), str::to_owned);
+        let hint = if wants_certificate { "; it has asked for a client certificate (--tls-cert)" } else { "" };
+        format!("{server} {state}{hint}")
+    }
+
+    fn no_answer(&self, why: Rejected) -> String {
+        let is_plain = self.servers.security.is_none();
+        match why {
+            Rejected::Silent => {
+                "accepts connections but does not answer: it hangs, or is no ZooKeeper server".to_owned()
+            }
+            // A port for TLS closes the connection, or answers.
+            Rejected::Closed => format!(
+                "closes connections before it answers: it is starting, or full (maxClientCnxns), {}or is no ZooKeeper server",
+                if is_plain { "wants TLS (--tls), " } else { "" }
+            ),
+            _ if is_plain => "does not answer as ZooKeeper; if this is its secureClientPort, use --tls".to_owned(),
+            _ => "does not answer as ZooKeeper".to_owned(),
         }
     }
 
-    /// Whether it is a ZooKeeper server that does not use TLS.
-    async fn is_plain(&self, address: Address<'_>) -> bool {
-        let answer = self.ask(TcpChannel::begin_plain(self.servers, self.reactor, address)).await;
-        answer.starts_with(NOT_SERVING) || answer.starts_with(VERSION)
-    }
-
-    /// What it answers to `srvr`; empty, if it does not.
-    async fn ask(&self, channel: Result<TcpChannel<'_>, Unconnected>) -> String {
-        let Ok(channel) = channel else { return String::new() };
+    /// What a server is, by its answer to `srvr`, the one four letter word that servers answer by default. `None`: it is no
+    /// ZooKeeper server, as far as can be seen.
+    async fn state(&self, channel: Result<TcpChannel<'_>, Unconnected>) -> Option<&'static str> {
         let enough = async {
             let patience = self.servers.silence_limit(self.timeout).min(DIAGNOSIS);
             self.reactor.sleep_until(clock::now() + patience).await;
             None
         };
-        or(answer(channel), enough).await.unwrap_or_default()
+        match or(answer(channel.ok()?), enough).await? {
+            answer if answer.starts_with(NOT_SERVING) => {
+                Some("is a ZooKeeper server that serves no clients now: it is starting, or has no quorum")
+            }
+            answer if answer.starts_with(VERSION) => Some("is a ZooKeeper server, but opens no session now"),
+            _ => None,
+        }
     }
 }
