@@ -29,7 +29,6 @@ pub struct Inheritance {
     pub lent: Lending,
 }
 
-/// What the keeper inherits.
 #[derive(Debug)]
 pub struct KeeperInheritance<'a> {
     pub page: Page,
@@ -57,7 +56,6 @@ impl Inheritance {
         })
     }
 
-    /// Whether the lender has died, or has lost its locks.
     pub fn has_lost_lender(&self) -> bool {
         self.lender.as_ref().is_some_and(Lender::is_lost)
     }

@@ -41,7 +41,6 @@ pub struct Lending {
     writes: OwnedFd,
     /// A copy of `writes` that borrowers find; `None` once nothing more is lent.
     door: RefCell<Option<OwnedFd>>,
-    /// The file of our page.
     page: File,
     /// Where borrowers find the door and the page.
     places: [Descriptor; 2],
@@ -118,7 +117,6 @@ impl Lender {
     }
 }
 
-/// Other processes, as /proc shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Proc;
 

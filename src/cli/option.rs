@@ -17,7 +17,6 @@ pub(super) struct Opt {
     pub(super) value: Option<&'static str>,
     /// It may be there several times: each value counts, or how often a switch is there.
     pub(super) is_repeated: bool,
-    /// The variable that stands in for it.
     pub(super) variable: Option<&'static str>,
     /// The value without option, variable and file.
     pub(super) default: Option<&'static str>,

@@ -33,7 +33,6 @@ pub struct Plan {
     pub publishes_arguments: bool,
 }
 
-/// What to hold a lock for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The process with whose end the lock ends. `None`: standard input says when.

@@ -199,7 +199,6 @@ impl Telling<'_> {
         (Weight::Detail, format!("holding {}{after}", all.join("; ")))
     }
 
-    /// Why the lock is lost, and what becomes of the command.
     fn lost(&self, why: &LostWhy) -> String {
         let stopping = self.told_to_caller().unwrap_or("stopping the command");
         let killing = self.told_to_caller().unwrap_or("killing the command");
@@ -295,7 +294,6 @@ fn remark(remark: &Remark, plan: &Plan) -> (Weight, String) {
     }
 }
 
-/// The guard has died, and the command with it, or what is left of it.
 pub fn guard_died(had_ended: bool) -> &'static str {
     match had_ended {
         false => "internal error: the guard process died; killed the command",

@@ -204,7 +204,6 @@ impl Fence {
         self.control(command, byte, lock).map_err(|error| failed("cannot lock", &self.lock_path, &error.into()))
     }
 
-    /// Locks or unlocks one byte.
     fn control(&self, command: i32, byte: libc::off_t, lock: i32) -> nix::Result<()> {
         #[expect(unsafe_code, reason = "flock has padding on some systems")]
         // SAFETY: zeroes are a valid flock.

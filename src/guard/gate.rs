@@ -17,7 +17,6 @@ use crate::rules::instant::Instant;
 use crate::system::clock;
 use crate::system::signals;
 
-/// What a guard is made from.
 #[derive(Debug)]
 pub struct GuardBirth<'a> {
     /// What becomes of the process at the gate.

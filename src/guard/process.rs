@@ -77,7 +77,6 @@ pub(super) fn run(birth: &GuardBirth<'_>, inherited: Inherited<'_>, passage: Pas
 
 struct GuardProcess<'a> {
     inherited: Inherited<'a>,
-    /// The lender has died, or has lost its locks.
     has_lost_lender: bool,
     signals: Signals,
     alarm: Alarm,

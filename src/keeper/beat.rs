@@ -106,7 +106,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
         Ok(())
     }
 
-    /// A beat is sent now.
     pub(super) fn beat_now(&self) -> Beat {
         self.beats.contacts.borrow().beat_sent_at(self.io.now())
     }

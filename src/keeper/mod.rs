@@ -105,7 +105,6 @@ struct SessionState<S: Session> {
 struct Beats {
     /// When the last beat that was answered was sent.
     last: Cell<Option<Instant>>,
-    /// The instant from which the lease counts.
     lease_from: Cell<Option<Instant>>,
     contacts: RefCell<Contacts>,
     /// Whether the next beat is due at once, whatever the lease.

@@ -30,7 +30,6 @@ use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::net::servers::Servers;
 use crate::zookeeper::session::Failure;
 
-/// Why a subcommand ends early.
 #[derive(Debug)]
 enum EarlyEnd {
     /// With this outcome, for this reason. A lock that is not free is no reason that `--quiet` tells.

@@ -73,7 +73,6 @@ pub enum Targets {
     All,
 }
 
-/// What a supervisor asks of a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardRequest {
     Open,

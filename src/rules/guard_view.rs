@@ -34,7 +34,6 @@ enum Command {
 /// What has become of the command since this was last asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// The command was stopped by this signal.
     pub stopped: Option<Signal>,
     /// The guard has died with the command still to be answered for.
     pub guard_gone: bool,
@@ -63,7 +62,6 @@ pub enum CommandFate {
     Stillborn,
 }
 
-/// How to kill the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
     AskGuard,

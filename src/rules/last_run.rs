@@ -26,7 +26,6 @@ pub fn path(lock: &str) -> String {
     format!("{lock}{SUFFIX}")
 }
 
-/// Whether the node of this name is such a record.
 pub fn is_record(name: &str) -> bool {
     name.ends_with(SUFFIX)
 }
@@ -61,7 +60,6 @@ impl Success {
     }
 }
 
-/// The last successful run, as its record tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRun {
     /// When its command was started, in milliseconds since the Unix epoch.

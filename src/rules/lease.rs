@@ -89,7 +89,6 @@ impl Terms {
         Self { timeout, beat, stop: kill - grace, kill }
     }
 
-    /// Time from one beat to the next under a granted session timeout.
     pub fn beat_of(timeout: Duration) -> Duration {
         timeout / 5
     }

@@ -29,7 +29,6 @@ pub struct Demand<'p> {
     /// In the order in which the user has named them.
     pub locks: Vec<&'p LockPath>,
     pub mode: Mode,
-    /// `--once-per` was given.
     pub is_once_per: bool,
 }
 

@@ -93,7 +93,6 @@ pub enum Remark {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueView {
-    /// The lock that is waited for.
     pub lock: String,
     /// Our place, counted from 1, and how many contenders there are. `None`: there is no queue, as in the dialect `single`.
     pub place: Option<(usize, usize)>,
@@ -115,7 +114,6 @@ pub struct GrantedLock {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The lock that was named first.
     pub first: GrantedLock,
     /// The others, in the order in which they were named.
     pub and: Vec<GrantedLock>,
@@ -133,7 +131,6 @@ impl Grant {
 /// Why a lock, or a place in the queue, is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Loss {
-    /// Someone deleted the contender node.
     NodeDeleted,
     /// The contender node is missing, but the lease was over when we learnt that. We were stopped, or the machine was, so the
     /// node may have gone with the session.
@@ -156,10 +153,8 @@ pub enum Refusal {
         node: String,
         right: Right,
     },
-    /// The servers do not let us in, for this reason.
     NotLetIn(String),
     NoChroot,
-    /// This server is ClickHouse Keeper.
     ClickHouseKeeper(String),
     Unfit {
         lock: String,
@@ -174,7 +169,6 @@ pub enum Refusal {
         file: String,
         /// Its token.
         seen: u64,
-        /// Ours.
         ours: u64,
     },
     /// A file that the user has named cannot be used. The sentence says why.
@@ -236,7 +230,6 @@ pub enum Order {
 pub enum Right {
     /// To list its children.
     Read,
-    /// To create a child.
     Create,
 }
 

@@ -75,9 +75,7 @@ pub enum Notice {
         /// The command was successful, which may not be recorded.
         after_success: bool,
     },
-    /// The guard process died; what is left of the command is killed.
     GuardDied {
-        /// The command itself had ended before.
         had_ended: bool,
     },
     /// This process of the command may not be killed: it is another user's, or confined.

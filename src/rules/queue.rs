@@ -95,7 +95,6 @@ impl Queue {
         &self.contenders
     }
 
-    /// Whether `first` is before the contender with this name.
     pub fn comes_before(&self, first: &Contender, name: &str) -> bool {
         let mut both = self.contenders.iter().filter(|contender| [&*first.name, name].contains(&&*contender.name));
         both.next() == Some(first) && both.next().is_some()

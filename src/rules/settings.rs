@@ -17,7 +17,6 @@ pub struct Settings {
     ///
     /// [`Terms`]: super::lease::Terms
     pub kill_after: Option<Duration>,
-    /// `--signal`: the signal that asks the command to end.
     pub stop_signal: Signal,
     /// `--max-run`: how long the command may run. Above zero.
     pub max_run: Option<Duration>,

@@ -29,7 +29,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// When a lock is to end that is held for another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Until {
-    /// That process has ended.
     Ended,
     /// Nothing is left at the other end of standard input.
     HungUp,

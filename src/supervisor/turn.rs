@@ -36,7 +36,6 @@ pub struct Snapshot {
     pub is_emptied: bool,
     /// All descendants of the command have gone; the command itself may still be there.
     pub everyone_has_gone: bool,
-    /// The descendants that borrow our locks have gone.
     pub borrowers_have_gone: bool,
     /// Why the lock is lost, if it is not the keeper that says so: the guard has killed the command because the lease was
     /// over, or the run that lends to us has died or lost its locks.

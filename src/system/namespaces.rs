@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// The number of our PID namespace.
 pub fn pid_namespace() -> Option<u64> {
     number("self/ns/pid")
 }

@@ -55,13 +55,11 @@ pub fn descriptor() -> Option<RawFd> {
     way().as_ref().map(|way| way.as_raw_fd())
 }
 
-/// The writer, as the supervisor sees it.
 #[derive(Debug)]
 pub struct Writer {
     /// The other end of the way. It stays open here, so that a text can be seen before there is a writer.
     texts: OwnedFd,
     process: Option<Pid>,
-    /// It was tried to start one.
     is_tried: bool,
 }
 

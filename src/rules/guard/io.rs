@@ -11,7 +11,6 @@ pub enum Heard {
     Request(GuardRequest),
     /// Nothing more for now.
     Nothing,
-    /// The supervisor has gone.
     Gone,
 }
 
@@ -33,7 +32,6 @@ pub enum GuardReaped {
 pub struct Children {
     /// How many there are, those included that have ended and have not been reaped.
     pub number: usize,
-    /// All of them have ended.
     pub have_ended: bool,
 }
 

@@ -56,12 +56,10 @@ struct Connector<'a, 'p> {
     logins: Logins,
 }
 
-/// Logins that have failed.
 #[derive(Default)]
 struct Logins {
     /// The last one, by a closed connection.
     has_closed: bool,
-    /// Since when servers refuse them.
     refused_since: Option<Instant>,
     /// Since when none has succeeded.
     troubled_since: Option<Instant>,

@@ -23,7 +23,6 @@ use crate::zookeeper::login::Login;
 /// How long after one look-up of the names the next one begins: if one has failed, and if none has.
 const LOOK_UP_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// An address of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Address<'p> {
     pub socket: SocketAddr,

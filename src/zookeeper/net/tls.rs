@@ -52,7 +52,6 @@ pub struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// The file with the private key.
     pub fn key(&self) -> &Path {
         self.key.as_ref().unwrap_or(&self.certificate)
     }

@@ -29,7 +29,6 @@ use crate::zookeeper::wire::request::{NewNode, NodeKind, Request, Secret};
 /// Where a reply is put for the future that waits for it.
 type Slot = Rc<RefCell<Option<Result<Reply, Failure>>>>;
 
-/// What waits for a reply.
 #[derive(Default)]
 struct Waits {
     slot: Slot,

@@ -147,7 +147,6 @@ pub trait Session: Sized {
     /// that could not be created. Lazy.
     fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), (Failure, String)>>;
 
-    /// The names of the children of `path`, in no order.
     fn children(&self, path: &str) -> Expected<'_, Vec<ChildName>>;
 
     /// Like [`Session::children`], with a watch on children that come and go.

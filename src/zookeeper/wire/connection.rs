@@ -12,7 +12,6 @@ use super::request::Request;
 use crate::rules::instant::Instant;
 use crate::rules::keep_alive::KeepAlive;
 
-/// News from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent<T> {
     Answered {
@@ -21,7 +20,6 @@ pub enum ServerEvent<T> {
         sent: Instant,
         result: Result<Reply, Code>,
     },
-    /// A watch has fired.
     Changed(WatchEvent),
 }
 
@@ -32,7 +30,6 @@ struct Pending<T> {
     creates: bool,
     form: ReplyForm,
     tag: T,
-    /// When the caller asked.
     asked: Instant,
     /// When its last byte was sent.
     sent: Option<Instant>,

@@ -129,7 +129,6 @@ impl<'b> RecordWriter<'b> {
         self.0.extend_from_slice(second.as_bytes());
     }
 
-    /// A `vector` whose elements `write` writes.
     pub fn vector<T>(&mut self, elements: &[T], mut write: impl FnMut(&mut Self, &T)) {
         self.length(elements.len());
         for element in elements {
