@@ -5,7 +5,7 @@ mod survey; // what each address of each server shows
 
 use std::cell::RefCell;
 
-use serde::Serialize;
+use serde_json::json;
 
 use self::findings::{CheckReport, Finding, Promise, Server, judge};
 use super::EarlyEnd;
@@ -17,17 +17,6 @@ use crate::rules::text::{Legible, table};
 use crate::system::reactor::Reactor;
 use crate::system::terminal::say;
 use crate::zookeeper::net::servers::Servers;
-
-/// `--json`; docs/check.schema.json describes it.
-#[derive(Serialize)]
-struct CheckJson<'a> {
-    v: u32,
-    ok: bool,
-    servers: &'a [Server],
-    findings: &'a [Finding],
-    promise: Option<Promise>,
-    settings: &'a [Setting],
-}
 
 pub(super) async fn run<'p>(
     check: &Check,
@@ -48,10 +37,15 @@ pub(super) async fn run<'p>(
     let report = judge(&servers, check.session_timeout, access);
     if !is_quiet {
         let CheckReport { findings, promise, .. } = &report;
-        let (ok, settings) = (findings.is_empty(), &access.origins);
-        let shown = match check.json {
-            true => Legible::json(&CheckJson { v: 1, ok, servers: &servers, findings, promise: *promise, settings }),
-            false => in_words(&servers, &report, check, settings),
+        let shown = if check.json {
+            // docs/check.schema.json
+            let ok = findings.is_empty();
+            let settings = &access.origins;
+            Legible::json(&json!({
+                "v": 1, "ok": ok, "servers": servers, "findings": findings, "promise": promise, "settings": settings,
+            }))
+        } else {
+            in_words(&servers, &report, check, &access.origins)
         };
         output.print(&shown).await?;
     }

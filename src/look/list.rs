@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::EarlyEnd;
 use super::output::Output;
@@ -38,13 +38,6 @@ const MOST_MEMORY: usize = 512 << 20;
 /// What a node takes besides its path.
 const MEMORY_OF_NODE: usize = 128;
 
-/// `--json`; docs/list.schema.json describes it.
-#[derive(Serialize)]
-struct ListJson<'a> {
-    v: u32,
-    locks: &'a [Lock],
-}
-
 struct FoundLocks {
     locks: Vec<Lock>,
     denied: Vec<String>,
@@ -66,7 +59,8 @@ pub(super) async fn run(
     denied.sort();
     output
         .print(&match (list.json, output.is_terminal) {
-            (true, _) => Legible::json(&ListJson { v: 1, locks: &locks }),
+            // docs/list.schema.json
+            (true, _) => Legible::json(&json!({ "v": 1, "locks": locks })),
             (false, true) => picture::rows(&locks),
             (false, false) => picture::lines(&locks),
         })

@@ -4,13 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::EarlyEnd;
 use super::output::Output;
 use super::picture::{self, ShownLock};
-use super::roster::{Entry, Roster};
+use super::roster::Roster;
 use super::view::{self, LockState};
 use super::visit::{Retry, Visit};
 use crate::cli::sentences;
@@ -28,20 +27,6 @@ use crate::zookeeper::session::Session as _;
 /// How often `--watch` looks. A watch of ZooKeeper's on each node would be told at once, and would cost a request for each
 /// node again with every change.
 const PERIOD: Duration = Duration::from_secs(1);
-
-/// `--json`; docs/status.schema.json describes it.
-#[derive(Serialize)]
-struct StatusJson<'a> {
-    v: u32,
-    locks: Vec<JsonLock<'a>>,
-}
-
-#[derive(Serialize)]
-struct JsonLock<'a> {
-    path: &'a str,
-    last: Option<Value>,
-    contenders: &'a [Entry],
-}
 
 /// The locks that may be read, and the paths of the others.
 struct Picture<'a> {
@@ -110,12 +95,12 @@ impl Picture<'_> {
         }
         let last =
             |last: &LastRun| json!({ "started": last.began(), "took_ms": signed_millis(last.took), "host": last.host });
-        let locks = self.locks.iter().map(|shown| JsonLock {
-            path: shown.path.as_str(),
-            last: shown.last.as_ref().map(last),
-            contenders: &shown.roster.contenders,
-        });
-        Legible::json(&StatusJson { v: 1, locks: locks.collect() })
+        let lock = |shown: &ShownLock<'_>| {
+            let last = shown.last.as_ref().map(last);
+            json!({ "path": shown.path.as_str(), "last": last, "contenders": shown.roster.contenders })
+        };
+        // docs/status.schema.json
+        Legible::json(&json!({ "v": 1, "locks": self.locks.iter().map(lock).collect::<Vec<_>>() }))
     }
 
     /// Names the locks that may not be read. Returns whether there are any.

@@ -1,6 +1,7 @@
-//! A session for as long as something is asked, over as many connections as that takes.
+//! A session for as long as something is asked. If its connection is lost, another session follows. The lost one has no nodes,
+//! and ends by itself.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -16,7 +17,6 @@ use crate::system::reactor::Reactor;
 use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::net::servers::Servers;
 use crate::zookeeper::session::{Failure, Session as _};
-use crate::zookeeper::wire::handshake::Identity;
 
 /// The session timeout that is asked for. Short, so that a server that is frozen is given up soon, and so that little is
 /// left behind by a process that is killed.
@@ -25,8 +25,8 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the end waits for the answer to the request that closes the session. The server carries it out all the same.
 const LAST_ANSWER: Duration = Duration::from_millis(200);
 
-/// The pause after a connection was lost.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The pause after a connection was lost, so that few lost sessions wait for their end at the servers.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// How many connections are lost before it is given up, unless it goes on for ever.
 const CONNECTIONS: usize = 5;
@@ -35,9 +35,6 @@ pub(super) struct Visit<'p> {
     access: &'p Access,
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
-    /// Set while there is a session.
-    identity: RefCell<Option<Identity>>,
-    timeout: Cell<Duration>,
     session: RefCell<Option<Rc<TcpSession<'p>>>>,
 }
 
@@ -51,14 +48,7 @@ pub(super) enum Retry<'a> {
 
 impl<'p> Visit<'p> {
     pub(super) fn new(access: &'p Access, servers: &'p Servers<'p>, reactor: &'p Reactor) -> Self {
-        Self {
-            access,
-            servers,
-            reactor,
-            identity: RefCell::new(None),
-            timeout: Cell::new(SESSION_TIMEOUT),
-            session: RefCell::new(None),
-        }
+        Self { access, servers, reactor, session: RefCell::new(None) }
     }
 
     pub(super) async fn sleep(&self, time: Duration) {
@@ -92,53 +82,36 @@ impl<'p> Visit<'p> {
                 ended => return ended,
             };
             log::info!("asking again: {why}");
-            if why == Failure::SessionOver {
-                self.identity.take();
-            }
             if matches!(patience, Retry::Limited) && number == CONNECTIONS {
                 return Err(self.unreachable(&why.to_string()));
             }
-            // The connection is closed, and not the session.
             self.session.take();
-            drop(session);
             self.sleep(PAUSE).await;
         }
     }
 
-    /// Opens a session, or goes on with the one that there is.
+    /// Opens a session, unless there is one.
     async fn connect(&self, patience: &Retry<'_>, has_been_connected: bool) -> Result<(), EarlyEnd> {
         if self.session.borrow().is_some() {
             return Ok(());
         }
         let reason = RefCell::new("no answer".to_owned());
-        let opening = async {
-            loop {
-                let identity = self.identity.borrow().clone();
-                let unreachable = |why: String| {
-                    log::info!("no connection: {why}");
-                    if let Retry::Endless(tell) = patience
-                        && has_been_connected
-                    {
-                        tell(&why);
-                    }
-                    reason.replace(why);
-                };
-                let timeout = self.timeout.get();
-                let identity = identity.as_ref();
-                let opened = TcpSession::connect(self.servers, self.reactor, timeout, identity, unreachable, |_, _| {});
-                match opened.await {
-                    Ok(session) => {
-                        let granted = duration::show(session.timeout());
-                        log::info!("session {:#x} with a timeout of {granted}", session.id());
-                        self.identity.replace(Some(session.identity()));
-                        self.timeout.set(session.timeout());
-                        self.session.replace(Some(Rc::new(session)));
-                        return Ok(());
-                    }
-                    Err(Failure::SessionOver) => drop(self.identity.take()),
-                    Err(failure) => return Err(failure.into()),
-                }
+        let unreachable = |why: String| {
+            log::info!("no connection: {why}");
+            if let Retry::Endless(tell) = patience
+                && has_been_connected
+            {
+                tell(&why);
             }
+            reason.replace(why);
+        };
+        let opening = async {
+            let opening =
+                TcpSession::connect(self.servers, self.reactor, SESSION_TIMEOUT, None, unreachable, |_, _| {});
+            let session = opening.await?;
+            log::info!("session {:#x} with a timeout of {}", session.id(), duration::show(session.timeout()));
+            self.session.replace(Some(Rc::new(session)));
+            Ok(())
         };
         if has_been_connected && matches!(patience, Retry::Endless(_)) {
             return opening.await;
@@ -161,7 +134,6 @@ impl<'p> Visit<'p> {
     /// Closes the session, if there is one. To be called when nothing uses it.
     pub(super) async fn close(&self) {
         let Some(session) = self.session.take().and_then(Rc::into_inner) else { return };
-        self.identity.take();
         let closed = async { drop(session.close().await) };
         or(closed, self.sleep(LAST_ANSWER)).await;
     }

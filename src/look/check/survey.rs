@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::findings::{Finding, Server};
@@ -56,10 +55,8 @@ pub(super) async fn survey<'p>(
     let limit = if waits { access.connect_timeout } else { AT_ONCE };
     let survey = Survey { lock: check.lock.as_ref(), access, servers, reactor };
     let hosts = &access.servers.hosts;
-    let seen: Vec<_> = hosts.iter().map(|host| RefCell::new(vec![SeenAddress::new(host, None)])).collect();
-    let servers_now = || -> Vec<Server> {
-        seen.iter().flat_map(|seen| seen.borrow().iter().map(SeenAddress::server).collect::<Vec<_>>()).collect()
-    };
+    let seen: Vec<_> = hosts.iter().map(|host| RefCell::new(vec![unseen(host, None)])).collect();
+    let servers_now = || -> Vec<Server> { seen.iter().flat_map(|seen| seen.borrow().clone()).collect() };
     let is_enough = || {
         let servers = servers_now();
         let told = servers.iter().all(|server| server.is_done || server.error.is_some());
@@ -79,38 +76,37 @@ pub(super) async fn survey<'p>(
     servers
 }
 
-/// What an address has shown so far.
-#[derive(Clone)]
-struct SeenAddress(Rc<RefCell<Server>>);
+/// A server that has shown nothing yet.
+fn unseen(host: &HostPort, address: Option<SocketAddr>) -> Server {
+    Server { name: host.to_string(), address, ..Server::default() }
+}
 
-impl SeenAddress {
-    fn new(host: &HostPort, address: Option<SocketAddr>) -> Self {
-        Self(Rc::new(RefCell::new(Server { name: host.to_string(), address, ..Server::default() })))
-    }
+/// Where it is noted what one address of a server shows.
+#[derive(Clone, Copy)]
+struct Notes<'a> {
+    servers: &'a RefCell<Vec<Server>>,
+    index: usize,
+}
 
-    fn server(&self) -> Server {
-        self.0.borrow().clone()
-    }
-
-    fn note(&self, change: impl FnOnce(&mut Server)) {
-        change(&mut self.0.borrow_mut());
+impl Notes<'_> {
+    fn note(self, change: impl FnOnce(&mut Server)) {
+        change(&mut self.servers.borrow_mut()[self.index]);
     }
 }
 
 impl<'p> Survey<'_, 'p> {
-    async fn host(&self, host: &'p HostPort, seen: &RefCell<Vec<SeenAddress>>) {
+    async fn host(&self, host: &'p HostPort, servers: &RefCell<Vec<Server>>) {
         let addresses = loop {
             match addresses_of(host, self.reactor).await {
                 Ok(addresses) => break addresses,
-                Err(why) => seen.borrow()[0].note(|server| server.error = Some(why)),
+                Err(why) => Notes { servers, index: 0 }.note(|server| server.error = Some(why)),
             }
             self.reactor.sleep_until(clock::now() + LOOK_UP_AGAIN).await;
         };
-        let servers: Vec<_> = addresses.iter().map(|socket| SeenAddress::new(host, Some(*socket))).collect();
-        seen.replace(servers.clone());
-        let addresses = addresses.into_iter().map(|socket| Address { socket, server: host });
-        all(addresses.zip(&servers).map(async |(address, seen)| {
-            let ended = self.server(address, seen).await;
+        servers.replace(addresses.iter().map(|socket| unseen(host, Some(*socket))).collect());
+        all(addresses.into_iter().enumerate().map(async |(index, socket)| {
+            let seen = Notes { servers, index };
+            let ended = self.server(Address { socket, server: host }, seen).await;
             seen.note(|server| {
                 server.is_done = true;
                 server.failure = ended.err();
@@ -120,7 +116,7 @@ impl<'p> Survey<'_, 'p> {
         .await;
     }
 
-    async fn server(&self, address: Address<'p>, seen: &SeenAddress) -> Result<(), Failure> {
+    async fn server(&self, address: Address<'p>, seen: Notes<'_>) -> Result<(), Failure> {
         let alone = self.servers.alone(address, PATIENCE);
         let open = |timeout| {
             let unreachable = |why| seen.note(|server| server.error = Some(why));
@@ -154,7 +150,7 @@ impl<'p> Survey<'_, 'p> {
         asked
     }
 
-    async fn requests(&self, session: &TcpSession<'_>, seen: &SeenAddress) -> Result<(), Failure> {
+    async fn requests(&self, session: &TcpSession<'_>, seen: Notes<'_>) -> Result<(), Failure> {
         let has_chroot = session.is_there("/").await?;
         seen.note(|server| server.has_chroot = Some(has_chroot));
         let mut beats = [Duration::ZERO; 3];
