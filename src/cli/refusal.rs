@@ -38,14 +38,6 @@ pub(super) fn comes_first(subcommand: Subcommand) -> String {
 
 /// One line for what clap refuses, instead of its page. `subcommand`: `None` in the main job.
 pub(super) fn refused_by_clap(error: clap::Error, subcommand: Option<Subcommand>) -> Exit {
-    let context = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.clone()),
-        Some(ContextValue::Strings(texts)) => texts.first().cloned(),
-        _ => None,
-    };
-    let argument = context(ContextKind::InvalidArg).unwrap_or_default();
-    // clap prints `--timeout <DURATION>`; the documents write `--timeout DURATION`.
-    let plain_argument = argument.replace(['<', '>'], "");
     let sentence = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Exit::Help(error.render().to_string()),
         ErrorKind::MissingRequiredArgument => match subcommand {
@@ -54,29 +46,16 @@ pub(super) fn refused_by_clap(error: clap::Error, subcommand: Option<Subcommand>
             None => "no lock; write zklock LOCK COMMAND [ARG]..., such as zklock /jobs/backup ./backup.sh (zklock -h says more)"
                 .to_owned(),
         },
-        ErrorKind::UnknownArgument => {
-            let instead = match (context(ContextKind::SuggestedArg), subcommand) {
-                (Some(similar), _) => format!("did you mean {similar}?"),
-                (None, Some(subcommand)) if argument.starts_with('-') => {
-                    format!("zklock {} --help lists the options", subcommand.name())
-                }
-                (None, Some(subcommand)) => format!("write {}", subcommand.usage()),
-                (None, None) => "zklock --help lists the options; those of the command go after it".to_owned(),
-            };
-            let what = if argument.starts_with('-') { "unknown option" } else { "one too many:" };
-            format!("{what} {}; {instead}", quoted(OsStr::new(&argument)))
-        }
-        ErrorKind::InvalidValue => format!("no value after {}; write {plain_argument}", first_word(&argument)),
-        ErrorKind::TooManyValues => {
-            let option = first_word(&argument);
-            format!("{option} takes no value; write {option} alone")
-        }
         _ => {
             let text = error.render().to_string();
             let line = text.lines().next().unwrap_or_default();
             let line = line.strip_prefix("error: ").unwrap_or(line);
-            let name = subcommand.map(|subcommand| format!("{} ", subcommand.name())).unwrap_or_default();
-            format!("{line}; zklock {name}--help says what to write")
+            let hint = match (error.get(ContextKind::SuggestedArg), subcommand) {
+                (Some(ContextValue::String(similar)), _) => format!("did you mean {similar}?"),
+                (_, Some(subcommand)) => format!("write {}; zklock {} --help says more", subcommand.usage(), subcommand.name()),
+                (_, None) => "zklock --help lists the options; those of the command go after it".to_owned(),
+            };
+            format!("{line}; {hint}")
         }
     };
     sentence.into()
@@ -98,10 +77,6 @@ pub(super) fn refused_lock(why: String, args: &[OsString], lock: &OsStr) -> Stri
 pub(super) fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let word = word.to_lowercase().replace('_', "-");
     known.into_iter().find(|known| strsim::osa_distance(&word, known) <= 1)
-}
-
-fn first_word(text: &str) -> &str {
-    text.split(' ').next().unwrap_or(text)
 }
 
 /// Text that came from outside, for a message: in quotes, cut when it is long.

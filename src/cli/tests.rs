@@ -161,15 +161,24 @@ fn refusals_of_subcommands_say_what_to_write() {
     for (args, message) in [
         (&["status"][..], "no lock; write zklock status [OPTIONS] LOCK..."),
         (&["status", "l"], "LOCK 'l' does not begin with a slash; write an absolute path such as /jobs/backup"),
-        (&["status", "--jsno", "/l"], "unknown option '--jsno'; did you mean --json?"),
-        (&["status", "-n", "/l"], "unknown option '-n'; zklock status --help lists the options"),
+        (&["status", "--jsno", "/l"], "unexpected argument '--jsno' found; did you mean --json?"),
+        (
+            &["status", "-n", "/l"],
+            "unexpected argument '-n' found; write zklock status [OPTIONS] LOCK...; zklock status --help says more",
+        ),
         (&["status", "-q", "--watch", "/l"], "--watch and --quiet exclude each other; write one of them"),
-        (&["list", "/a", "/b"], "one too many: '/b'; write zklock list [OPTIONS] [ROOT]"),
-        (&["list", "/a/"], "ROOT '/a/' ends with a slash; leave that out"),
+        (
+            &["list", "/a", "/b"],
+            "unexpected argument '/b' found; write zklock list [OPTIONS] [ROOT]; zklock list --help says more",
+        ),
+        (&["list", "/a/"], "ROOT '/a/' has a slash at its end, or two in a row; leave one out"),
         (&["list", "/zookeeper"], {
             "ROOT '/zookeeper' belongs to ZooKeeper itself, and has no locks; write another path"
         }),
-        (&["list", "-z"], "no value after --zookeeper; write --zookeeper SERVERS"),
+        (
+            &["list", "-z"],
+            "a value is required for '--zookeeper <SERVERS>' but none was supplied; write zklock list [OPTIONS] [ROOT]; zklock list --help says more",
+        ),
     ] {
         assert_eq!(operation_refusal(args), message, "{args:?}");
     }
@@ -487,23 +496,35 @@ fn refusals_say_what_to_write() {
         (&["/l"], "no command; write zklock /l COMMAND [ARG]... or zklock /l -c 'SHELL COMMAND'"),
         (&["/l", "--"], "no command; write zklock /l COMMAND [ARG]... or zklock /l -c 'SHELL COMMAND'"),
         (&["./job", "x"], "LOCK './job' does not begin with a slash; write an absolute path such as /jobs/backup"),
-        (&["/a/", "x"], "LOCK '/a/' ends with a slash; leave that out"),
-        (&["", "x"], "LOCK '' is empty; write a path such as /jobs/backup"),
+        (&["/a/", "x"], "LOCK '/a/' has a slash at its end, or two in a row; leave one out"),
+        (&["", "x"], "LOCK '' does not begin with a slash; write an absolute path such as /jobs/backup"),
         (&["/a\nb", "x"], "LOCK '/a<U+000A>b' contains U+000A, which ZooKeeper does not allow in a path; leave it out"),
         (&["/l", "-c", "a", "b"], "-c and 'b' exclude each other; write all that is to run in one argument of -c"),
         (
             &["-c", "a", "/l", "-c", "b"],
             "-c and 'b' exclude each other; write all that is to run in one argument of -c",
         ),
-        (&["--timout", "3", "/l", "x"], "unknown option '--timout'; did you mean --timeout?"),
+        (&["--timout", "3", "/l", "x"], "unexpected argument '--timout' found; did you mean --timeout?"),
         (
             &["--frobnicate", "/l", "x"],
-            "unknown option '--frobnicate'; zklock --help lists the options; those of the command go after it",
+            "unexpected argument '--frobnicate' found; zklock --help lists the options; those of the command go after it",
         ),
-        (&["-Z", "/l", "x"], "unknown option '-Z'; zklock --help lists the options; those of the command go after it"),
-        (&["/l", "-w"], "no value after --timeout; write --timeout DURATION"),
-        (&["-w", "-n", "/l", "x"], "no value after --timeout; write --timeout DURATION"),
-        (&["--nonblock=yes", "/l", "x"], "--nonblock takes no value; write --nonblock alone"),
+        (
+            &["-Z", "/l", "x"],
+            "unexpected argument '-Z' found; zklock --help lists the options; those of the command go after it",
+        ),
+        (
+            &["/l", "-w"],
+            "a value is required for '--timeout <DURATION>' but none was supplied; zklock --help lists the options; those of the command go after it",
+        ),
+        (
+            &["-w", "-n", "/l", "x"],
+            "a value is required for '--timeout <DURATION>' but none was supplied; zklock --help lists the options; those of the command go after it",
+        ),
+        (
+            &["--nonblock=yes", "/l", "x"],
+            "unexpected value 'yes' for '--nonblock' found; no more were expected; zklock --help lists the options; those of the command go after it",
+        ),
         (&["-w", "1x", "/l", "x"], &format!("--timeout '1x': {duration}")),
         (&["-w", "", "/l", "x"], &format!("--timeout '': {duration}")),
         (&["-w", "-5", "/l", "x"], &format!("--timeout '-5': a duration cannot be negative; {duration}")),
@@ -522,7 +543,10 @@ fn refusals_say_what_to_write() {
             "--kill-after '1m': a session timeout of 30s has room for 12.7s at most; shorten --kill-after \
              or lengthen --session-timeout",
         ),
-        (&["/l", "--signal"], "no value after --signal; write --signal SIGNAL"),
+        (
+            &["/l", "--signal"],
+            "a value is required for '--signal <SIGNAL>' but none was supplied; zklock --help lists the options; those of the command go after it",
+        ),
         (&["--max-run", "soon", "/l", "x"], &format!("--max-run 'soon': {duration}")),
         (&["--max-run", "-1", "/l", "x"], &format!("--max-run '-1': a duration cannot be negative; {duration}")),
         // The value was forgotten.

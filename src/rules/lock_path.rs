@@ -64,9 +64,6 @@ pub fn check_root(text: &str, chroot: &str) -> Result<(), String> {
 
 /// Checks the shape of an absolute path that is not the root.
 pub fn check(path: &str) -> Result<(), String> {
-    if path.is_empty() {
-        return Err("is empty; write a path such as /jobs/backup".to_owned());
-    }
     if let Some(odd) = path.chars().find(|c| is_refused_by_zookeeper(*c)) {
         return Err(format!(
             "contains U+{:04X}, which ZooKeeper does not allow in a path; leave it out",
@@ -76,22 +73,14 @@ pub fn check(path: &str) -> Result<(), String> {
     let Some(relative) = path.strip_prefix('/') else {
         return Err("does not begin with a slash; write an absolute path such as /jobs/backup".to_owned());
     };
-    if relative.is_empty() {
-        return Err("is the root, which cannot be a lock; write a path such as /jobs/backup".to_owned());
-    }
-    for component in relative.split('/') {
-        match component {
-            "" if path.ends_with('/') && !path.contains("//") => {
-                return Err("ends with a slash; leave that out".to_owned());
-            }
-            "" => return Err("has an empty component; write each slash once".to_owned()),
-            "." | ".." => {
-                return Err(format!("has the component {component}; write the path without it, as in /jobs/backup"));
-            }
-            _ => {}
+    match relative.split('/').find(|component| matches!(*component, "" | "." | "..")) {
+        None => Ok(()),
+        Some("") if relative.is_empty() => {
+            Err("is the root, which cannot be a lock; write a path such as /jobs/backup".to_owned())
         }
+        Some("") => Err("has a slash at its end, or two in a row; leave one out".to_owned()),
+        Some(odd) => Err(format!("has the component {odd}; write the path without it, as in /jobs/backup")),
     }
-    Ok(())
 }
 
 /// Whether the node is `/zookeeper` or lies below it.
@@ -133,21 +122,21 @@ mod tests {
     #[test]
     fn refusals_say_what_to_write() {
         let relative = "does not begin with a slash; write an absolute path such as /jobs/backup";
-        let empty_component = "has an empty component; write each slash once";
+        let slashes = "has a slash at its end, or two in a row; leave one out";
         let servers = "belongs to ZooKeeper itself; put the lock elsewhere, such as /locks/NAME";
         for (text, message) in [
-            ("", "is empty; write a path such as /jobs/backup"),
+            ("", relative),
             ("/", "is the root, which cannot be a lock; write a path such as /jobs/backup"),
             ("backup", relative),
             ("./backup", relative),
             ("jobs/backup", relative),
             (" /a", relative),
-            ("/a/", "ends with a slash; leave that out"),
-            ("/a/b/", "ends with a slash; leave that out"),
-            ("//", empty_component),
-            ("//a", empty_component),
-            ("/a//b", empty_component),
-            ("/a//", empty_component),
+            ("/a/", slashes),
+            ("/a/b/", slashes),
+            ("//", slashes),
+            ("//a", slashes),
+            ("/a//b", slashes),
+            ("/a//", slashes),
             ("/a/./b", "has the component .; write the path without it, as in /jobs/backup"),
             ("/..", "has the component ..; write the path without it, as in /jobs/backup"),
             ("/a/..", "has the component ..; write the path without it, as in /jobs/backup"),

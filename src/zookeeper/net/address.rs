@@ -201,8 +201,8 @@ mod tests {
         assert_eq!("tcp://a:1".parse::<ConnectString>(), Err(format!("tcp: is no server; {how}")));
         let once = "write the chroot once, after the last host: HOST:PORT,HOST:PORT/CHROOT";
         for (text, message) in [
-            ("a/x/", "the chroot /x/ ends with a slash; leave that out"),
-            ("a//x", "the chroot //x has an empty component; write each slash once"),
+            ("a/x/", "the chroot /x/ has a slash at its end, or two in a row; leave one out"),
+            ("a//x", "the chroot //x has a slash at its end, or two in a row; leave one out"),
             ("a/x/../y", "the chroot /x/../y has the component ..; write the path without it, as in /jobs/backup"),
             ("a/zookeeper", "the chroot /zookeeper belongs to ZooKeeper itself; write another one"),
             ("a/x,b", once),

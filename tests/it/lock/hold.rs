@@ -301,7 +301,7 @@ fn what_makes_no_sense() {
     let itself = "--while names zklock itself; name the process that the lock is for";
     for (arguments, why) in [
         ("", "no lock; write zklock hold [OPTIONS] LOCK"),
-        ("/l true", "one too many: 'true'; write zklock hold [OPTIONS] LOCK"),
+        ("/l true", "unexpected argument 'true' found; write zklock hold [OPTIONS] LOCK; zklock hold --help says more"),
         ("/l --while 0", &format!("--while '0': {number}")),
         ("/l --while $$", itself),
     ] {
