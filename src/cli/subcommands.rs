@@ -144,9 +144,9 @@ const LIST: Form = Form {
     about: "List the locks that are in use",
     usage: "zklock list [OPTIONS] [ROOT]",
     description: "\
-A node is a lock while it has a contender. On a terminal zklock list draws a
-tree. Elsewhere it prints one line for each lock, with tabs between its path,
-the number of holders, the number of waiters, and the first holder. It writes
+A node is a lock while it has a contender. zklock list prints one line for each
+lock, on a terminal in columns. Elsewhere there are tabs between its path, the
+number of holders, the number of waiters, and the first holder. It writes
 nothing to ZooKeeper.",
     after_long_help: "\
 Exit status:

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io::{IsTerminal as _, stderr, stdin};
-use std::slice;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
@@ -188,7 +187,7 @@ async fn evict(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate,
     or(going, enough).await
 }
 
-/// Deletes all nodes of a contender together.
+/// Deletes all nodes of a contender.
 async fn delete(
     session: &TcpSession<'_>,
     nodes: &[String],
@@ -199,21 +198,10 @@ async fn delete(
         return Ok(Fate::Missed);
     }
     is_sent.set(true);
-    match session.delete_together(nodes).await {
-        Ok(()) => return Ok(Fate::Gone),
-        Err(Failure::NoNode) => {}
-        Err(failure) => return Err(failure.into()),
+    for node in nodes {
+        session.delete(node).await?;
     }
-    // Some have gone already. A single one may be another's by now.
-    let mut fate = Fate::Missed;
-    for node in nodes.iter().filter(|_| nodes.len() > 1) {
-        match session.delete_together(slice::from_ref(node)).await {
-            Ok(()) => fate = Fate::Gone,
-            Err(Failure::NoNode) => {}
-            Err(failure) => return Err(failure.into()),
-        }
-    }
-    Ok(fate)
+    Ok(Fate::Gone)
 }
 
 /// Whether the node is the one that was seen. If the lock's own node was made anew, its sequence numbers begin again, and

@@ -33,20 +33,14 @@ pub(super) async fn look(session: &TcpSession<'_>, lock: &LockPath) -> Result<Lo
     let (mut seen, mut gone) = (HashMap::new(), HashSet::new());
     let mut window = Window::new();
     while let Some((name, reply)) = window.next(|| asked.next()).await {
-        let node = match reply {
-            Ok((data, stat)) => Some(SeenNode { stat: Some(stat), card: Card::from_bytes(&data) }),
-            Err(Failure::NoNode) => None,
-            Err(Failure::Denied) => match session.exists(&lock.child(&name)).await {
-                Ok(stat) => stat.map(|_| SeenNode { stat, card: Card::default() }),
-                // Newer servers tell nothing of a node to those who may not read it.
-                Err(Failure::Denied) => Some(SeenNode::default()),
-                Err(failure) => return Err(failure.into()),
-            },
+        match reply {
+            Ok((data, stat)) => {
+                drop(seen.insert(name, SeenNode { stat: Some(stat), card: Card::from_bytes(&data) }));
+            }
+            Err(Failure::NoNode) => drop(gone.insert(name)),
+            // It is there, and shows nothing of itself.
+            Err(Failure::Denied) => {}
             Err(failure) => return Err(failure.into()),
-        };
-        match node {
-            Some(node) => drop(seen.insert(name, node)),
-            None => drop(gone.insert(name)),
         }
     }
     names.retain(|name| !gone.contains(name));

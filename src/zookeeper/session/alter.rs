@@ -36,10 +36,4 @@ impl<C: Channel> ClientSession<C> {
             }
         })
     }
-
-    /// Deletes all of these nodes, or none: [`Failure::NoNode`], if one of them does not exist.
-    pub fn delete_together(&self, paths: &[String]) -> Expected<'_, ()> {
-        let operations: Vec<_> = paths.iter().map(|path| Request::Delete { path, version: None }).collect();
-        self.ask_to_do(&Request::Multi(&operations))
-    }
 }

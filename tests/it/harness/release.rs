@@ -73,8 +73,6 @@ pub(crate) enum Feature {
     FipsMode,
     /// Sessions that only one server of an ensemble knows.
     LocalSessions,
-    /// What a server says of a node to those who may not read it. Later ones say only that it is there.
-    OpenStat,
     /// Connections by TLS. It takes jars that are known for Debian's release only.
     Tls,
 }
@@ -89,7 +87,6 @@ impl Feature {
             Self::Containers | Self::Create2 | Self::Curator | Self::EnforcedSasl | Self::LocalSessions => 5,
             Self::EnforcedLogin | Self::EnforcedQuota => 7,
             Self::FipsMode => return (used, patch) >= ((Some(3), Some(9)), Some(6)),
-            Self::OpenStat => return used < (Some(3), Some(9)),
             Self::Tls => return false,
         };
         used >= (Some(3), Some(since))

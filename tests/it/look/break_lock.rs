@@ -112,7 +112,7 @@ fn a_contender_that_goes_by_itself_was_not_ended() {
 #[test]
 fn a_contender_that_may_have_been_ended_has_gone() {
     let (scratch, proxy) = Scratch::proxied();
-    for (options, op) in [(&[][..], Op::SetData), (&["--force"], Op::Multi)] {
+    for (options, op) in [(&[][..], Op::SetData), (&["--force"], Op::Delete)] {
         let mut holder = holder(&scratch);
         let answer = proxy.trap_ops(Fate::Reset, &[op]);
         let breaking = scratch.zklock_by(proxy.address()).arg("break").args(options);
