@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::mem;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::rules::instant::Instant;
 use crate::system::clock;
 use crate::system::reactor::Reactor;
 use crate::zookeeper::session::Failure;
-use crate::zookeeper::session::channel::{Channel as _, Rejected, shake_hands};
+use crate::zookeeper::session::channel::{Rejected, shake_hands};
 use crate::zookeeper::wire::handshake::{Attempt, Granted, Identity};
 
 /// A server that has not answered for this long is waited for on; but the next one is tried beside it.
@@ -49,11 +49,8 @@ pub(super) async fn race<'p>(
                 let may_ask = identity.is_none() || others.all(|other| !other.has_asked);
                 match one.go_on(may_ask, reactor) {
                     Ok(None) => tried.push(one),
-                    Ok(Some(granted)) => {
-                        one.channel.losers =
-                            mem::take(&mut tried).into_iter().chain(round).filter_map(Try::lose).collect();
-                        return Poll::Ready(Ok((one.channel, granted)));
-                    }
+                    // A session that a slower server may still open has no nodes, and ends with its timeout.
+                    Ok(Some(granted)) => return Poll::Ready(Ok((one.channel, granted))),
                     Err(ServerTrouble::NoSession { why: Rejected::SessionOver, .. }) => {
                         return Poll::Ready(Err(Lost::Final(Failure::SessionOver)));
                     }
@@ -111,18 +108,6 @@ impl<'p> Try<'p> {
         };
         let (resumes, until) = (identity.is_some(), clock::now() + patience);
         Self { channel, is_connected: false, has_asked: false, attempt, resumes, patience, until }
-    }
-
-    /// Another was faster. The session that this one opens sooner or later is to be closed. Returns the connection on
-    /// which it was asked to.
-    fn lose(mut self) -> Option<TcpStream> {
-        if self.resumes || !self.has_asked {
-            return None;
-        }
-        self.attempt.abandon();
-        // If there is no room, the session expires by itself.
-        let _ = self.channel.write(self.attempt.to_send());
-        Some(self.channel.socket)
     }
 
     /// Does what can be done without waiting. An error after it was asked means that it was there, but is no server

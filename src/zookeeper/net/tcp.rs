@@ -28,9 +28,6 @@ pub struct TcpChannel<'p> {
     is_connected: Cell<bool>,
     /// `None`: it is not encrypted.
     tls: Option<Box<RefCell<Stream>>>,
-    /// Connections to servers that were slower, and are to close what they open. If these were closed now, a server that
-    /// writes to one of them would lose what it has not read yet.
-    pub(super) losers: Vec<TcpStream>,
 }
 
 impl<'p> TcpChannel<'p> {
@@ -57,7 +54,6 @@ impl<'p> TcpChannel<'p> {
             socket: begin_to_connect(address.socket)?,
             is_connected: Cell::new(false),
             tls: None,
-            losers: vec![],
         })
     }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::error::{Broken, Malformed};
 use super::frames::{Inbox, Outbox};
 use super::records::{Reader, RecordWriter};
-use super::request::Request;
 use crate::rules::instant::Instant;
 
 /// The longest reply to the first request that is believed. It has 37 bytes.
@@ -59,13 +58,6 @@ impl Attempt {
         // Never too long: the password came in a short reply.
         let _ = outbox.push(|bytes| RecordWriter::new(bytes).buffer(&record));
         Self { outbox, sent_at: None, inbox: Inbox::default(), asked }
-    }
-
-    /// The server is to close the session as soon as it has opened it. A server reads no request before that
-    /// (ZooKeeperServer.processConnectRequest). Not for an attempt to resume: that session would be closed.
-    pub fn abandon(&mut self) {
-        // Never too long.
-        let _ = self.outbox.push(|bytes| Request::Close.write(1, "", bytes));
     }
 
     pub fn to_send(&self) -> &[u8] {

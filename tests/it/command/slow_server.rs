@@ -3,39 +3,10 @@
 use std::time::Duration;
 
 use crate::harness::frames::Op;
-use crate::harness::poll;
 use crate::harness::proxy::{Flow, Proxy};
 use crate::harness::release::Feature;
 use crate::harness::running::finish;
 use crate::harness::scratch::{LOCK, Scratch, direct};
-use crate::harness::secure::Secure;
-
-/// It opens a session all the same, and would keep that until it expires.
-#[test]
-fn its_session_is_closed() {
-    let scratch = Scratch::new().with_lock();
-    let proxies = [Proxy::zookeeper(&direct()), Proxy::zookeeper(&direct())];
-    proxies.iter().for_each(Proxy::hold);
-    let addresses = format!("{},{}", proxies[0].address(), proxies[1].address());
-    let mut job = scratch.zklock_by(addresses).arg(LOCK).child(scratch.logged("job")).spawn();
-    // Whichever is tried first.
-    poll::until("both are asked", || proxies.iter().all(|proxy| proxy.accepted() == 1).then_some(()));
-    let [slow, fast] = &proxies;
-    fast.pass();
-    job.wait_stdout("ready");
-    slow.pass();
-    if Secure::used().is_some() {
-        // It has not come to the end of the handshake, so it was not asked for a session.
-        poll::until("the connection is closed", || (slow.open() == 0).then_some(()));
-        assert_eq!(slow.requests(), []);
-    } else {
-        slow.wait_count(Op::CloseSession, 1);
-        assert_eq!(slow.requests().len(), 1);
-    }
-    assert_eq!(fast.count(Op::CloseSession), 0);
-    finish(&mut job);
-    scratch.expect_tidy(&["job"]);
-}
 
 /// A beat takes two round trips. The first one of the next beat does not wait for the second one of this: else the lease
 /// would end before it is extended.
