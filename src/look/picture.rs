@@ -13,9 +13,6 @@ use crate::rules::last_run::LastRun;
 use crate::rules::lock_path::LockPath;
 use crate::rules::text::{Legible, fitting, printable, table};
 
-/// How many children that are no contenders are named.
-const NAMED: usize = 3;
-
 #[derive(Debug, Serialize)]
 pub(super) struct Lock {
     pub(super) path: String,
@@ -68,13 +65,8 @@ fn last_run(last: &LastRun) -> String {
 }
 
 fn strangers(names: &[ChildName]) -> String {
-    let shown: Vec<_> = names.iter().take(NAMED).map(|name| printable(name)).collect();
-    let more = match names.len() - shown.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let are = if names.len() == 1 { "child that is no contender" } else { "children that are no contenders" };
-    format!("{} {are}: {}{more}", names.len(), shown.join(", "))
+    let names: Vec<_> = names.iter().map(|name| &**name).collect();
+    format!("children that are no contenders ({}): {}", names.len(), printable(&names.join(", ")))
 }
 
 fn row(entry: &Entry) -> [String; 6] {

@@ -153,7 +153,7 @@ fn children_that_are_no_contenders_are_mentioned() {
         scratch.client().create(&format!("{LOCK}/{name}"), b"", Kind::Persistent).unwrap();
     }
     let text = shown(&scratch);
-    assert_eq!(text.lines().last(), Some("  4 children that are no contenders: a, b, c and 1 more"), "{text}");
+    assert_eq!(text.lines().last(), Some("  children that are no contenders (4): a, b, c, d"), "{text}");
     assert_eq!(contenders(&scratch).len(), 1);
     finish(&mut holder);
 }

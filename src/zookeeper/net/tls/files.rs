@@ -61,11 +61,10 @@ pub(super) fn roots(file: Option<&Path>) -> Result<RootCertStore, String> {
 }
 
 pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<CertifiedKey, UnfitFile> {
-    let are_one = own.key.is_none();
     let of_certificate = |why| UnfitFile { setting: Some("tls-cert"), why };
-    let of_key = |why| UnfitFile { setting: Some(if are_one { "tls-cert" } else { "tls-key" }), why };
+    let of_key = |why| UnfitFile { setting: Some(if own.key.is_some() { "tls-key" } else { "tls-cert" }), why };
     let chain = certificates(&own.certificate).map_err(of_certificate)?;
-    let key = provider.key_provider.load_private_key(key(own.key(), are_one).map_err(of_key)?);
+    let key = provider.key_provider.load_private_key(key(own.key()).map_err(of_key)?);
     let key = key.map_err(|why| of_key(format!("{}: a key that cannot be used: {why}", own.key().display())))?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
@@ -90,29 +89,15 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-/// `has_certificate`: no other file is named for the key.
-fn key(path: &Path, has_certificate: bool) -> Result<PrivateKeyDer<'static>, String> {
-    let text = read(path)?;
-    match PrivateKeyDer::from_pem_slice(&text) {
-        // As PKCS#8, and as openssl wrote the others in its time.
-        _ if ["ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED"].iter().any(|mark| contains(&text, mark)) => {
-            let path = path.display();
-            Err(format!("{path}: the key is encrypted; decrypt it: openssl pkey -in {path} -out NEW.pem"))
-        }
-        Ok(key) => Ok(key),
-        Err(PemError::NoItemsFound) => {
-            let how = match has_certificate {
-                true => "name the key's file with --tls-key, or append the key",
-                false => "write one in PEM (BEGIN PRIVATE KEY)",
-            };
-            Err(format!("{}: no private key in this file; {how}", path.display()))
-        }
-        Err(why) => Err(format!("{}: damaged PEM: {why}", path.display())),
-    }
-}
-
-fn contains(text: &[u8], mark: &str) -> bool {
-    text.windows(mark.len()).any(|window| window == mark.as_bytes())
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|why| match why {
+        PemError::NoItemsFound => format!(
+            "{}: no private key in this file, or an encrypted one; name its file with --tls-key, and write it in PEM (BEGIN \
+             PRIVATE KEY, as openssl pkey does)",
+            path.display()
+        ),
+        why => format!("{}: damaged PEM: {why}", path.display()),
+    })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
