@@ -76,58 +76,44 @@ pub enum Reply {
     Multi(Vec<Self>),
 }
 
-/// The record in the reply to a request, unless it is refused.
+/// What is in the reply to a request, unless it is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReplyForm {
-    /// No record, or nothing new in it (`SyncResponse`).
-    Nothing,
-    /// `CreateResponse`
-    Path,
-    /// `Create2Response`
-    PathAndStat,
-    /// `SetDataResponse`, `ExistsResponse`
-    Stat,
-    /// `GetDataResponse`
-    Data,
-    /// `GetChildrenResponse`
-    Children,
-    /// `GetChildren2Response`
-    ChildrenAndStat,
-    /// `SetSASLResponse`
-    Token,
-    /// `MultiResponse`, for operations with these codes.
+    /// The record for the request with this opcode.
+    One(i32),
+    /// `MultiResponse`, for operations with these opcodes.
     Multi(Vec<i32>),
 }
 
 impl ReplyForm {
-    /// Of the reply to a request with this opcode, and of its result in a multi.
-    pub(super) const fn of(code: i32) -> Self {
-        match code {
-            CREATE => Self::Path,
-            CREATE2 | 19 => Self::PathAndStat,
-            3 | 5 => Self::Stat,
-            4 => Self::Data,
-            8 => Self::Children,
-            12 => Self::ChildrenAndStat,
-            102 => Self::Token,
-            _ => Self::Nothing,
+    /// Reads what comes after the header. `Ok(Err(_))`: a multi was refused, and its record says why.
+    pub(super) fn read(&self, from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Code>, Malformed> {
+        match self {
+            Self::One(code) => Ok(Ok(read_one(*code, from, chroot)?)),
+            Self::Multi(operations) => read_multi(operations, from, chroot),
         }
     }
+}
 
-    /// Reads the record after the header. `Ok(Err(_))`: a multi was refused, and its record says why.
-    pub(super) fn read(&self, from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Code>, Malformed> {
-        Ok(Ok(match self {
-            Self::Nothing => Reply::Done,
-            Self::Path => Reply::Created { path: path(from, chroot)?, stat: None },
-            Self::PathAndStat => Reply::Created { path: path(from, chroot)?, stat: Some(NodeStat::read(from)?) },
-            Self::Stat => Reply::Stat(NodeStat::read(from)?),
-            Self::Data => Reply::Data { data: from.buffer()?.to_vec(), stat: NodeStat::read(from)? },
-            Self::Children => Reply::Children { names: child_names(from)?, stat: None },
-            Self::ChildrenAndStat => Reply::Children { names: child_names(from)?, stat: Some(NodeStat::read(from)?) },
-            Self::Token => Reply::Token(from.buffer()?.to_vec()),
-            Self::Multi(operations) => return read_multi(operations, from, chroot),
-        }))
-    }
+/// Reads the record for the request with this opcode (`ZooDefs.OpCode`).
+fn read_one(code: i32, from: &mut Reader<'_>, chroot: &str) -> Result<Reply, Malformed> {
+    Ok(match code {
+        // `CreateResponse`
+        CREATE => Reply::Created { path: path(from, chroot)?, stat: None },
+        // `Create2Response`, also for a container
+        CREATE2 | 19 => Reply::Created { path: path(from, chroot)?, stat: Some(NodeStat::read(from)?) },
+        // `ExistsResponse`, `SetDataResponse`
+        3 | 5 => Reply::Stat(NodeStat::read(from)?),
+        // `GetDataResponse`
+        4 => Reply::Data { data: from.buffer()?.to_vec(), stat: NodeStat::read(from)? },
+        // `GetChildrenResponse`, `GetChildren2Response`
+        8 => Reply::Children { names: child_names(from)?, stat: None },
+        12 => Reply::Children { names: child_names(from)?, stat: Some(NodeStat::read(from)?) },
+        // `SetSASLResponse`
+        102 => Reply::Token(from.buffer()?.to_vec()),
+        // No record, or nothing new in it (`SyncResponse`).
+        _ => Reply::Done,
+    })
 }
 
 /// The opcodes of results in a multi that are told apart (`ZooDefs.OpCode`).
@@ -154,8 +140,8 @@ fn read_multi(operations: &[i32], from: &mut Reader<'_>, chroot: &str) -> Result
             errors.push(Code::from_wire(from.int()?));
         } else if !fits {
             return Err(Malformed::UnexpectedResult(kind));
-        } else if let Ok(result) = ReplyForm::of(kind).read(from, chroot)? {
-            results.push(result);
+        } else {
+            results.push(read_one(kind, from, chroot)?);
         }
     }
     if results.len() + errors.len() != operations.len() {

@@ -94,19 +94,19 @@ fn the_results_of_a_multi_are_those_of_its_operations() {
 
 #[test]
 fn data_and_children() {
-    let data = read(&ReplyForm::Data, |to| {
+    let data = read(&ReplyForm::One(4), |to| {
         to.int(-1);
         stat(to);
     });
     assert_eq!(data, Ok(Ok(Reply::Data { data: vec![], stat: STAT })));
-    let children = read(&ReplyForm::ChildrenAndStat, |to| {
+    let children = read(&ReplyForm::One(12), |to| {
         to.vector(&["a", "b"], |to, name| to.string(name));
         stat(to);
     });
     let names = vec!["a".into(), "b".into()];
     assert_eq!(children, Ok(Ok(Reply::Children { names, stat: Some(STAT) })));
     for name in ["", "..", "a/b", "a\0ENV=x"] {
-        let children = read(&ReplyForm::Children, |to| to.vector(&["a", name], |to, name| to.string(name)));
+        let children = read(&ReplyForm::One(8), |to| to.vector(&["a", name], |to, name| to.string(name)));
         assert_eq!(children, Err(Malformed::ChildName), "{name:?}");
     }
 }

@@ -93,7 +93,7 @@ impl Request<'_> {
     pub(in crate::zookeeper::wire) fn form(&self) -> ReplyForm {
         match self {
             Self::Multi(operations) => ReplyForm::Multi(operations.iter().map(Self::code).collect()),
-            request => ReplyForm::of(request.code()),
+            request => ReplyForm::One(request.code()),
         }
     }
 
