@@ -23,7 +23,7 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-n -w -E -e -x -s -p -k -z -q -v -h -V -c --nb --nonblock --wait --timeout --conflict-exit-code --exclusive --shared --permits --and --dialect --describe --once-per --publish-command --max-run --kill-after --signal --wait-descendants --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout --acl --quiet --verbose --help --version --command"
+            opts="-n -w -E -e -x -s -p -k -z -q -v -h -V -c --nb --nonblock --wait --timeout --lock-delay --conflict-exit-code --exclusive --shared --permits --and --dialect --describe --once-per --publish-command --max-run --kill-after --signal --wait-descendants --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout --acl --quiet --verbose --help --version --command"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -44,6 +44,13 @@ _zklock() {
                     return 0
                     ;;
                 -w)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --lock-delay)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -311,7 +318,7 @@ _zklock_or_command() {
         return
     fi
     case ${COMP_WORDS[1]} in
-        hold) options='--while --no-signal --signal -k --kill-after -n --nonblock --nb -w --timeout --wait -E --conflict-exit-code -x --exclusive -e -s --shared -p --permits --and --dialect --describe -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout --acl -q --quiet -v --verbose -h --help' ;;
+        hold) options='--while --no-signal --signal -k --kill-after -n --nonblock --nb -w --timeout --wait --lock-delay -E --conflict-exit-code -x --exclusive -e -s --shared -p --permits --and --dialect --describe -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout --acl -q --quiet -v --verbose -h --help' ;;
         status) options='--json --watch -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -q --quiet -v --verbose -h --help' ;;
         list) options='--json -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -q --quiet -v --verbose -h --help' ;;
         break) options='--node --force -w --timeout -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -q --quiet -v --verbose -h --help' ;;
@@ -327,7 +334,7 @@ _zklock_or_command() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
-            -w|--timeout|--wait|-E|--conflict-exit-code|-p|--permits|--and|--dialect|--describe|--once-per|-c|--command|--max-run|-k|--kill-after|--signal|-z|--zookeeper|--connect-timeout|--config|--tls-ca|--tls-cert|--tls-key|--auth|--auth-file|--session-timeout|--acl)
+            -w|--timeout|--wait|--lock-delay|-E|--conflict-exit-code|-p|--permits|--and|--dialect|--describe|--once-per|-c|--command|--max-run|-k|--kill-after|--signal|-z|--zookeeper|--connect-timeout|--config|--tls-ca|--tls-cert|--tls-key|--auth|--auth-file|--session-timeout|--acl)
                 [[ ${COMP_WORDS[i + 1]} == = ]] && ((++i))
                 ((++i)) ;;
             --) ((lock && ++i)) && break ;;

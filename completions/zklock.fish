@@ -1,4 +1,5 @@
 complete -c zklock -n __zklock_options -s w -l timeout -l wait -d 'Give up after this time (75); else wait forever' -r -f
+complete -c zklock -n __zklock_options -l lock-delay -d 'Wait this long after a holder that did not end cleanly' -r -f
 complete -c zklock -n __zklock_options -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r -f
 complete -c zklock -n __zklock_options -s p -l permits -d 'Take one of N permits' -r -f
 complete -c zklock -n __zklock_options -l and -d 'Also take this lock: all or none; can be repeated' -r -f
@@ -64,7 +65,7 @@ function __zklock_command
     end
     while set -q words[1]
         switch $words[1]
-            case -w --timeout --wait -E --conflict-exit-code -p --permits --and --dialect --describe --once-per -c --command --max-run -k --kill-after --signal -z --zookeeper --connect-timeout --config --tls-ca --tls-cert --tls-key --auth --auth-file --session-timeout --acl --token
+            case -w --timeout --wait --lock-delay -E --conflict-exit-code -p --permits --and --dialect --describe --once-per -c --command --max-run -k --kill-after --signal -z --zookeeper --connect-timeout --config --tls-ca --tls-cert --tls-key --auth --auth-file --session-timeout --acl --token
                 set -e words[1]
             case --
                 if test $has_lock = yes
@@ -129,6 +130,7 @@ complete -c zklock -n '__zklock_subcommand hold' -l signal -x -d 'Signal that th
 complete -c zklock -n '__zklock_subcommand hold' -s k -l kill-after -x -d 'Time from that signal to the end of the lock [default: 5s, or less]'
 complete -c zklock -n '__zklock_subcommand hold' -s n -l nonblock -l nb -d 'Give up at once if the lock is not free (75)'
 complete -c zklock -n '__zklock_subcommand hold' -s w -l timeout -l wait -x -d 'Give up after this time (75); else wait forever'
+complete -c zklock -n '__zklock_subcommand hold' -l lock-delay -x -d 'Wait this long after a holder that did not end cleanly'
 complete -c zklock -n '__zklock_subcommand hold' -s E -l conflict-exit-code -x -d 'Exit with N instead of 75'
 complete -c zklock -n '__zklock_subcommand hold' -s x -l exclusive -s e -d 'Take the lock for one holder (the default)'
 complete -c zklock -n '__zklock_subcommand hold' -s s -l shared -d 'Take a read lock'

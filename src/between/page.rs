@@ -210,10 +210,10 @@ impl Page {
         self.0.spoiled.load(SeqCst)
     }
 
-    /// When the command began, if it was successful: it has ended with status 0, and was not stopped.
-    pub fn success(self) -> Option<Instant> {
+    /// When the command began, and its status (waitpid(2)), if it has ended and zklock had not stopped it.
+    pub fn own_end(self) -> Option<(Instant, i32)> {
         let was_stopped = self.is_spoiled() || self.is_lease_over() || self.is_revoked();
-        instant(self.0.began.load(SeqCst)).filter(|_| self.ended() == Some(0) && !was_stopped)
+        instant(self.0.began.load(SeqCst)).zip(self.ended()).filter(|_| !was_stopped)
     }
 
     /// The supervisor, or after its death the keeper: the command's process may not pass the gate any more. Returns false if
@@ -342,21 +342,22 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_successful_if_it_ends_with_0_and_was_not_stopped() {
+    fn a_command_ends_by_itself_if_it_was_not_stopped() {
         let now = Instant::from_boot(Duration::from_secs(1));
         let ended = |status| {
             let (shared, _) = Page::new().unwrap();
             assert!(shared.pass(now));
-            assert_eq!(shared.success(), None);
+            assert_eq!(shared.own_end(), None);
             shared.show(Sign::Ended(status));
             shared
         };
-        assert_eq!(ended(0).success(), Some(now));
-        assert_eq!((ended(1 << 8).success(), ended(15).success()), (None, None));
+        for status in [0, 1 << 8, 15] {
+            assert_eq!(ended(status).own_end(), Some((now, status)));
+        }
         for stop in [Page::spoil, Page::revoke, |shared: Page| shared.show(Sign::LeaseOver)] {
             let shared = ended(0);
             stop(shared);
-            assert_eq!(shared.success(), None);
+            assert_eq!(shared.own_end(), None);
         }
     }
 

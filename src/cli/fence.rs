@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::access::{Access, Verbosity};
 use super::options::{FENCE_KILL_AFTER, TOKEN};
@@ -54,6 +55,7 @@ pub(super) fn read(values: &Values<'_>) -> Result<Plan, String> {
             dialects: vec![],
             dialects_given: false,
             once_per: None,
+            lock_delay: Duration::ZERO,
             held: vec![],
             offers: vec![],
         },

@@ -12,7 +12,7 @@ use super::options::{
 };
 use super::plan::{CommandLine, Hold, LockRequest, Plan};
 use super::refusal::{Exit, quoted, refused_job, refused_lock};
-use super::taking::{also, dialects, lock_argument, mode, patience};
+use super::taking::{also, dialects, lock_argument, lock_delay, mode, patience};
 use super::values::Values;
 use super::{environment, login};
 use crate::rules::duration;
@@ -43,6 +43,7 @@ pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Pla
     if once_per.is_some() && mode != Mode::Exclusive {
         return Err("--once-per is for an exclusive lock alone: runs that hold together would all run".to_owned());
     }
+    let lock_delay = lock_delay(values, mode, dialects.as_deref())?;
     let (session_timeout, _) = values.required(&SESSION_TIMEOUT, session_timeout)?;
     let kill_after = values.get(&KILL_AFTER, |text| kill_after(text, session_timeout))?;
     let (stop_signal, _) = values.required(&SIGNAL, str::parse)?;
@@ -71,6 +72,7 @@ pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Pla
         dialects_given: dialects.is_some(),
         dialects: dialects.unwrap_or_else(|| vec![Dialect::Curator]),
         once_per,
+        lock_delay,
         held: environment::nodes_held(&inherited(environment::HELD)),
         offers: environment::offers(&inherited(environment::LENDER)),
     };

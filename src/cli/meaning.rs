@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::rules::duration;
 use crate::rules::lease::Terms;
+use crate::rules::lock_delay::LONGEST;
 use crate::rules::text::{decimal, is_legible};
 use crate::zookeeper::login::Protection;
 
@@ -12,6 +13,12 @@ pub(super) fn once_per(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err("no run would be skipped; write a longer time, or leave the option out".to_owned()),
         period => Ok(period),
     }
+}
+
+pub(super) fn lock_delay(text: &str) -> Result<Duration, String> {
+    let delay = duration::parse(text)?;
+    let longest = duration::show(LONGEST);
+    if delay > LONGEST { Err(format!("longer than the longest delay; write at most {longest}")) } else { Ok(delay) }
 }
 
 pub(super) fn session_timeout(text: &str) -> Result<Duration, String> {

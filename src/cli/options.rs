@@ -4,7 +4,7 @@
 use clap::ValueHint;
 
 use super::environment;
-use super::meaning::{connect_timeout, protection, session_timeout};
+use super::meaning::{connect_timeout, lock_delay, protection, session_timeout};
 use super::option::{KeyKind, Opt};
 use crate::zookeeper::net::address::ConnectString;
 
@@ -181,6 +181,17 @@ pub(super) const TIMEOUT: Opt = Opt {
     ..Opt::new("timeout", "Lock", "Give up after this time (75); else wait forever")
 };
 
+pub(super) const LOCK_DELAY: Opt = Opt {
+    is_rare: true,
+    variable: Some("ZKLOCK_LOCK_DELAY"),
+    key: Some(KeyKind::Duration(|text| lock_delay(text).map(drop))),
+    more: "For work that zklock cannot kill, as behind ssh. An end is clean if the command exits by itself, without a signal, a \
+     time limit or a loss. After any other, the next run with this option waits out the longer of both delays. At most 1h. \
+     Give it to all runs of a lock: a run without it neither waits nor delays others. Readers wait, and delay nobody.",
+    value: Some("DURATION"),
+    ..Opt::new("lock-delay", "Lock", "Wait this long after a holder that did not end cleanly")
+};
+
 pub(super) const CONFLICT_EXIT_CODE: Opt = Opt {
     more: "N is 0 to 255.",
     short: Some('E'),
@@ -354,7 +365,7 @@ pub(super) const CONNECTING: &[Opt] =
     &[ZOOKEEPER, CONNECT_TIMEOUT, CONFIG, TLS, TLS_CA, TLS_CERT, TLS_KEY, TLS_NO_VERIFY_HOSTNAME, AUTH, AUTH_FILE];
 
 pub(super) const TAKING: &[Opt] =
-    &[NONBLOCK, TIMEOUT, CONFLICT_EXIT_CODE, EXCLUSIVE, SHARED, PERMITS, AND, DIALECT, DESCRIBE];
+    &[NONBLOCK, TIMEOUT, LOCK_DELAY, CONFLICT_EXIT_CODE, EXCLUSIVE, SHARED, PERMITS, AND, DIALECT, DESCRIBE];
 
 pub(super) const RUNNING: &[Opt] = &[ONCE_PER, PUBLISH_COMMAND, COMMAND, MAX_RUN, KILL_AFTER, SIGNAL, WAIT_DESCENDANTS];
 
@@ -363,5 +374,5 @@ pub(super) const SESSION: &[Opt] = &[SESSION_TIMEOUT, ACL];
 
 /// What a configuration file may say: what belongs to a machine or a user.
 pub(super) fn file_options() -> impl Iterator<Item = &'static Opt> {
-    CONNECTING.iter().chain(SESSION).filter(|option| option.key.is_some())
+    CONNECTING.iter().chain(SESSION).chain(TAKING).filter(|option| option.key.is_some())
 }

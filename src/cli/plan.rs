@@ -63,6 +63,9 @@ pub struct LockRequest {
     pub dialects_given: bool,
     /// `--once-per`: how long after the last successful run has begun the next one may ask. Above zero.
     pub once_per: Option<Duration>,
+    /// `--lock-delay`: how long the next run waits if this one does not end cleanly, and this one if the last one did not. Zero
+    /// for runs that neither record themselves nor wait.
+    pub lock_delay: Duration,
     /// The contender nodes that are held by processes above us, as the environment claims.
     pub held: Vec<String>,
     /// How to borrow from these processes, as the environment claims.

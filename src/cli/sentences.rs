@@ -7,6 +7,7 @@ use crate::rules::duration::{show, show_age, show_limit, show_measured};
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{self, LastRun};
 use crate::rules::lease::{NoRoom, Terms};
+use crate::rules::lock_delay;
 use crate::rules::message::{Grant, Loss, QueueView, Remark, Revoker};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::settings::Patience;
@@ -55,6 +56,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         }
         // The wait for the lock.
         Notice::Waiting(view) => (Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
+        Notice::Delayed(view) => (Status, held(view, now)),
         Notice::Requeued { loss, pause } => (Notable, run.requeued(*loss, *pause)),
         Notice::Skipped(last) => (News, run.skipped(last)),
         Notice::CallerGone => {
@@ -159,7 +161,7 @@ impl Telling<'_> {
     fn timed_out(&self, blocker: &Blocker) -> (Weight, String) {
         let patience = self.plan.settings.patience;
         let (weight, why) = match blocker {
-            Blocker::Queue(view) if patience == Patience::NoWait => {
+            Blocker::Queue(view) if patience == Patience::NoWait && view.free_at.is_none() => {
                 return (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, self.now)));
             }
             Blocker::Queue(view) => (Weight::Notable, queue(view, self.now)),
@@ -282,6 +284,13 @@ fn remark(remark: &Remark, plan: &Plan) -> (Weight, String) {
         Remark::Misrecorded(record) => {
             (Weight::Error, format!("{record} is no record of a run; continuing as if there were none"))
         }
+        Remark::NoHolder(record) => {
+            (Weight::Notable, format!("{record} is no record of a holder; waiting out --lock-delay once"))
+        }
+        Remark::Unreleased(why) => {
+            let record = lock_delay::path(lock.as_str());
+            (Weight::Error, format!("{record} could not be written: {why}; the next run waits out --lock-delay"))
+        }
         Remark::Unrecorded(why) => (
             Weight::Error,
             format!(
@@ -353,11 +362,16 @@ fn age(now: Instant, since: i64) -> Duration {
 }
 
 fn held(view: &QueueView, now: Instant) -> String {
-    match view.held_since {
-        Some(since) => {
+    match (view.held_since, view.free_at) {
+        (_, Some(free_at)) => {
+            // Rounded up: the lock is not free before that.
+            let left = show_age(free_at.saturating_since(now) + Duration::from_millis(999));
+            format!("{} did not end cleanly: {} is free in {left} (--lock-delay)", view.holder, view.lock)
+        }
+        (Some(since), None) => {
             format!("held by {} for {}", view.holder, show_age(age(now, since)))
         }
-        None => format!("held by {}", view.holder),
+        (None, None) => format!("held by {}", view.holder),
     }
 }
 

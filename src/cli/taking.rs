@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::options::{AND, DIALECT, EXCLUSIVE, NONBLOCK, PERMITS, SHARED, TIMEOUT};
+use super::meaning;
+use super::options::{AND, DIALECT, EXCLUSIVE, LOCK_DELAY, NONBLOCK, PERMITS, SHARED, TIMEOUT};
 use super::refusal::quoted;
 use super::values::Values;
 use crate::rules::duration;
@@ -76,6 +77,20 @@ fn names_of_dialects(text: &str) -> Result<Vec<Dialect>, String> {
         );
     }
     Ok(dialects)
+}
+
+/// Zero if the mode or the dialect has no delays: a variable or a file may speak of all locks.
+pub(super) fn lock_delay(values: &Values<'_>, mode: Mode, dialects: Option<&[Dialect]>) -> Result<Duration, String> {
+    let delay = values.get(&LOCK_DELAY, meaning::lock_delay)?.unwrap_or_default();
+    let other = match dialects {
+        _ if mode.permits().is_some() => "--permits",
+        Some([Dialect::Single]) => "--dialect single",
+        _ => return Ok(delay),
+    };
+    match values.is_written(&LOCK_DELAY) && !delay.is_zero() {
+        true => Err(format!("--lock-delay and {other} exclude each other; leave out one of the two")),
+        false => Ok(Duration::ZERO),
+    }
 }
 
 pub(super) fn patience(values: &Values<'_>) -> Result<Patience, String> {

@@ -73,6 +73,7 @@ impl FenceKeeper<'_> {
                 place: None,
                 holder: holder.map_or_else(|| "another command".to_owned(), process),
                 held_since: None,
+                free_at: None,
             })));
             let _ = prctl::set_name(c"lock-waiter");
             // fcntl(2) waits for the byte alone. So a signal ends this process when there is an order, or when the supervisor

@@ -49,8 +49,12 @@ impl<O: KeeperIo> Keeper<'_, O> {
         // Once the supervisor has gone, no process can say whether the command was stopped.
         let has_result = !is_over && !matches!(end, KeeperEnd::Orphaned);
         let success = self.success(ended).filter(|_| has_result);
+        let queues_again = matches!(end, KeeperEnd::QueuesAgain(_));
+        if !has_result || queues_again || !self.releases.borrow().is_empty() && !self.is_clean() {
+            self.releases.take();
+        }
         let leaves = !is_over || matches!(end, KeeperEnd::QueuesAgain(_) | KeeperEnd::Over(Report::Queue(_)));
-        if leaves && success.is_none() {
+        if leaves && success.is_none() && self.releases.borrow().is_empty() {
             self.request_deletion();
         }
         // This drops the watches as well: the session can be closed only when none is left.
@@ -159,7 +163,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         }
     }
 
-    /// Closes the session, with which our contender nodes go as well. Records a run that was a success before that. Returns
+    /// Closes the session, with which our contender nodes go as well. Records before that how the run has ended. Returns
     /// what is known of the end of the session for sure.
     async fn release(&self, success: Option<Success>) -> Option<Report> {
         let Some(identity) = self.session.identity.take() else { return Some(Report::Released { was_busy: false }) };
@@ -170,9 +174,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     Some(session) => session,
                     None => self.io.resume(self.session.timeout.get(), &identity, drop, |_, _| {}).await?,
                 };
-                if let Some(to_record) = success.get() {
-                    self.conclude(&session, to_record).await?;
+                if success.get().is_some() || !self.releases.borrow().is_empty() {
+                    self.conclude(&session, success.get()).await?;
                     success.take();
+                    self.releases.take();
                 }
                 // The requests leave together, and are answered in their order.
                 let is_busy = self.ask_if_busy(&session);

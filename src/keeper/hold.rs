@@ -26,6 +26,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         }
         assert_eq!(won.len(), self.locks.len(), "each lock is taken once");
         self.judge_last_run(session).await?;
+        let has_waited = self.succeed_holder(session, &won).await? || has_waited;
         let from = self.fresh_lease(session, &nodes).await?;
         self.told.borrow_mut().held = true;
         let grant = Box::new(self.grant(session, &won));

@@ -80,8 +80,8 @@ pub trait KeeperIo {
     /// command that must not run without the lock.
     fn guard_gone(&self) -> impl Future<Output = bool>;
 
-    /// When the command began, if it was successful: it has ended with status 0, and was not stopped.
-    fn success(&self) -> Option<Instant>;
+    /// When the command began, and its status (waitpid(2)), if it has ended and zklock had not stopped it.
+    fn own_end(&self) -> Option<(Instant, i32)>;
 
     /// The supervisor has gone: no command may start any more. Returns false if the command may have started already.
     fn recall(&self) -> bool;

@@ -118,7 +118,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// old: this process may have been stopped since then, or the network silent. Our own node may have gone by now. The
     /// requests are queued at once; the answer is false if one of them is not answered as it should be.
     pub(super) fn ask_if_busy<'s>(&'s self, session: &'s O::Session) -> impl Future<Output = bool> + use<'s, O> {
-        let waits = self.told.borrow().waits.clone();
+        let is_delayed = self.told.borrow().delayed_until.is_some_and(|until| self.io.now() < until);
+        let waits = self.told.borrow().waits.clone().filter(|_| !is_delayed);
         // With --nonblock, the queue was read a moment ago, so it is not asked for again.
         let is_asked = !self.told.borrow().held && self.plan.settings.patience != Patience::NoWait;
         let asked = waits.filter(|_| is_asked).map(|(lock, own)| {
@@ -130,7 +131,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             (lock, own, synced, listed, read, exists)
         });
         async move {
-            let Some((lock, own, synced, listed, read, exists)) = asked else { return false };
+            let Some((lock, own, synced, listed, read, exists)) = asked else { return is_delayed };
             let owner = read.await.map(|(_, stat)| stat.owner);
             if let Some(exists) = exists {
                 // What does not exist has no ACL.

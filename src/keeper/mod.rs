@@ -20,11 +20,13 @@
 //! signals the command, and touches no terminal. It never releases the lock while something of the command may be left.
 
 mod beat; // beats, and the lease that they extend
+mod conclude; // what is written beside the locks at the end of a run
 mod contend; // creates our node, and finds it again after a lost reply
 mod ending; // what is left to do when the work in a session ends
 mod hold; // takes a lock at our turn, and holds
 pub mod io; // what a keeper needs from outside
 mod leader; // what our server shows, held against what the leader knows
+mod lock_delay; // the record of the holder before us, and ours
 mod once_per; // whether the command is skipped, and the record of a success
 mod own; // what becomes of our own nodes
 mod place; // how far a keeper has come
@@ -52,7 +54,7 @@ use crate::rules::instant::Instant;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::{Connectivity, Loss, Refusal, Report};
 use crate::system::futures::{or, zip};
-use crate::zookeeper::session::{Failure, Session};
+use crate::zookeeper::session::{Failure, RecordWrite, Session};
 
 /// The pause before a request that has failed at once is repeated, so that a server that keeps breaking the
 /// connection is not asked a thousand times a second.
@@ -79,6 +81,8 @@ struct Keeper<'p, O: KeeperIo> {
     place: RefCell<Place>,
     /// Whether there was a record of the last successful run when we looked for it.
     has_record: Cell<bool>,
+    /// With `--lock-delay`: what replaces our records if this run ends cleanly.
+    releases: RefCell<Vec<RecordWrite>>,
     told: RefCell<Told>,
     /// Nodes with names of contenders that the leader no longer has, but that a server went on showing, or that are not
     /// ephemeral.
@@ -128,6 +132,8 @@ struct Told {
     unreachable: String,
     /// The lock that we wait for, and our node in its queue; `None` if it has no queue.
     waits: Option<(LockPath, Option<String>)>,
+    /// Until when a holder that has vanished delays us.
+    delayed_until: Option<Instant>,
     /// The locks with children that are no contenders.
     foreign: HashSet<LockPath>,
 }
@@ -156,6 +162,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             },
             place: RefCell::default(),
             has_record: Cell::new(false),
+            releases: RefCell::default(),
             told: RefCell::default(),
             ignored: RefCell::default(),
             impostors: RefCell::default(),

@@ -1,22 +1,13 @@
-//! `--once-per`: whether the command is to run when the lock is ours, and the record of a run that was successful.
+//! `--once-per`: whether the command is to run when the lock is ours.
 
-use std::future::pending;
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::Keeper;
-use super::ending::KeeperEnd;
 use super::io::KeeperIo;
-use super::place::{Claim, StepEnd};
-use crate::rules::instant::Instant;
-use crate::rules::last_run::{self, Asked, LastRun, Success};
+use super::place::StepEnd;
+use crate::rules::last_run::{self, Asked, LastRun};
 use crate::rules::message::{Progress, Remark, Report};
-use crate::system::futures::or;
 use crate::zookeeper::session::{Failure, NodeStat, Session};
-
-/// How long a supervisor may take to say that the command was to be stopped when it ended. The keeper does not wait for a
-/// supervisor that is stopped, because others wait for the lock.
-const LAST_WORD: Duration = Duration::from_millis(200);
 
 impl<O: KeeperIo> Keeper<'_, O> {
     /// Notes when this run asked for the lock, if the contender that was just created is its first one.
@@ -61,89 +52,5 @@ impl<O: KeeperIo> Keeper<'_, O> {
             return Ok(());
         };
         if last.is_recent(asked, period) { Err(StepEnd::Final(Report::Queue(Progress::Skipped(last)))) } else { Ok(()) }
-    }
-
-    /// Waits until the supervisor has had time to say that the command was being stopped: a Ctrl-C reaches the command
-    /// without us. `life`: what goes on meanwhile. Returns why the keeper's work ends, if it is for another reason now.
-    pub(super) async fn last_word(&self, life: impl Future<Output = KeeperEnd>) -> Option<KeeperEnd> {
-        self.success(self.io.now())?;
-        let enough = async {
-            let going_on = async {
-                life.await;
-                pending().await
-            };
-            or(self.io.sleep(LAST_WORD), going_on).await;
-            None
-        };
-        or(async { Some(self.follow_orders(None).await) }, enough).await
-    }
-
-    /// The success to record, if there is one, of a command that ended before `ended`.
-    pub(super) fn success(&self, ended: Instant) -> Option<Success> {
-        self.plan.request.once_per?;
-        self.io.success().map(|began| Success { began, ended })
-    }
-
-    /// Records the run and deletes our contenders, over a connection that may be lost meanwhile. If the record may not be
-    /// written, reports this, and leaves the contenders.
-    pub(super) async fn conclude(&self, session: &O::Session, success: Success) -> Result<(), Failure> {
-        let lost = async {
-            session.lost().await;
-            Err(Failure::Unknown("connection lost".to_owned()))
-        };
-        let why = match or(lost, self.record(session, success)).await {
-            Ok(()) => return Ok(()),
-            Err(why @ (Failure::Unknown(_) | Failure::SessionOver)) => return Err(why),
-            Err(why) => why,
-        };
-        self.io.report_if_room(&Report::Remark(Remark::Unrecorded(Some(why.to_string()))));
-        Ok(())
-    }
-
-    /// The lock is lost. Reports a success that has not been recorded.
-    pub(super) fn report_unrecorded(&self, success: Option<Success>) {
-        if success.is_some() {
-            self.io.report_if_room(&Report::Remark(Remark::Unrecorded(None)));
-        }
-    }
-
-    async fn record(&self, session: &O::Session, success: Success) -> Result<(), Failure> {
-        let claims = self.place.borrow().claims();
-        let is_first = |claim: &&Rc<Claim>| claim.lock == self.plan.request.lock;
-        let Some(token) = claims.iter().find(is_first).map(|claim| claim.token) else { return Err(Failure::NoNode) };
-        let record = last_run::path(self.plan.request.lock.as_str());
-        let card = self.io.card();
-        // A single node goes with the session: by now it may be another's.
-        let mut nodes = if self.is_single() { vec![] } else { self.place.borrow().last_nodes_first() };
-        loop {
-            let data = success.to_bytes(self.io.now(), token, card.host.as_deref(), card.user.as_deref());
-            match session.conclude(&record, &data, self.has_record.get(), &nodes).await {
-                Err(Failure::Exists) => self.has_record.set(true),
-                // The record is missing, or a node of ours.
-                Err(Failure::NoNode) => {
-                    let synced = session.sync(&record);
-                    let read = session.read(&record);
-                    synced.await?;
-                    match read.await {
-                        Ok((data, stat)) => {
-                            let last = LastRun::from_bytes(&data, stat.written);
-                            if last.is_some_and(|last| last.token >= Some(token)) {
-                                // An earlier attempt has written it, and only the reply was lost; a later run may have
-                                // written its own since then.
-                                return Ok(());
-                            }
-                            if self.has_record.replace(true) {
-                                return Err(Failure::NoNode);
-                            }
-                        }
-                        Err(Failure::NoNode) if self.has_record.replace(false) => {}
-                        Err(failure) => return Err(failure),
-                    }
-                }
-                // The end of the session deletes nodes that we may not delete.
-                Err(Failure::Denied) if !nodes.is_empty() => nodes.clear(),
-                outcome => return outcome,
-            }
-        }
     }
 }

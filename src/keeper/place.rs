@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::rules::child_name::ChildName;
 use crate::rules::instant::Instant;
@@ -110,6 +111,11 @@ impl Claim {
     pub(super) fn on_our_clock(&self, millis: i64) -> i64 {
         let (then, at) = self.servers_clock;
         i64::try_from(at.since_boot().as_millis()).unwrap_or(i64::MAX).saturating_sub(then.saturating_sub(millis))
+    }
+
+    /// The same as an instant: that of the start of this machine, if it was before that.
+    pub(super) fn instant(&self, millis: i64) -> Instant {
+        Instant::from_boot(Duration::from_millis(u64::try_from(self.on_our_clock(millis)).unwrap_or(0)))
     }
 }
 

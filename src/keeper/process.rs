@@ -177,8 +177,8 @@ impl<'p> KeeperIo for RealIo<'p> {
         self.inherited.page.recall()
     }
 
-    fn success(&self) -> Option<Instant> {
-        self.inherited.page.success()
+    fn own_end(&self) -> Option<(Instant, i32)> {
+        self.inherited.page.own_end()
     }
 
     fn revoke_lease(&self) {

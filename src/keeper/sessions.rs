@@ -2,7 +2,7 @@
 //! session, at the tail. Once the supervisor has been told that the lock is held, a loss is final, unless the supervisor
 //! orders to queue again: it does so only if it has opened no gate.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use super::Keeper;
@@ -22,6 +22,9 @@ pub(super) struct RunState {
     pub(super) started: Instant,
     /// With `--once-per`: when this run asked for the lock. The loss of a place in the queue does not change it.
     pub(super) asked: Cell<Option<Asked>>,
+    /// With `--lock-delay`: the tokens of the records that this run has written. A session that is lost before a command was
+    /// started delays the next one of the same run by nothing.
+    pub(super) recorded: RefCell<Vec<i64>>,
     /// How many sessions in a row have ended before they had a place in the queue.
     without_place: Cell<u32>,
     /// How long to wait before the next session is opened.
@@ -37,8 +40,13 @@ fn pause_after(without_place: u32, timeout: Duration) -> Duration {
 
 /// Lives as the keeper of a run until there is nothing left to keep.
 pub async fn keep<O: KeeperIo>(plan: &Plan, refresh: Option<Duration>, io: O) {
-    let run =
-        RunState { started: io.now(), asked: Cell::default(), without_place: Cell::default(), pause: Cell::default() };
+    let run = RunState {
+        started: io.now(),
+        asked: Cell::default(),
+        recorded: RefCell::default(),
+        without_place: Cell::default(),
+        pause: Cell::default(),
+    };
     while Keeper::new(plan, refresh, &run, &io).keep().await {}
 }
 

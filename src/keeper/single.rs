@@ -133,7 +133,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     fn report_waiting(&self, lock: &LockPath, holder: String) {
-        let view = QueueView { lock: lock.to_string(), place: None, holder, held_since: None };
+        let view = QueueView { lock: lock.to_string(), place: None, holder, held_since: None, free_at: None };
         self.told.borrow_mut().waits = Some((lock.clone(), None));
         self.io.report_if_room(&Report::Queue(Progress::Waiting(view)));
     }

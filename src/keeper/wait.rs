@@ -317,6 +317,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             place: Some((position, queue.size())),
             holder: card.phrase().unwrap_or_else(|| printable(holder)),
             held_since: held_at.map(|held_at| claim.on_our_clock(held_at)),
+            free_at: None,
         }))
     }
 }

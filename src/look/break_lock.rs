@@ -9,6 +9,7 @@ use nix::unistd::{gethostname, read};
 
 use super::picture;
 use super::roster::{Entry, Roster};
+use super::vanished::Vanished;
 use super::view::{self, LockState};
 use super::visit::{Retry, Visit};
 use super::{EarlyEnd, expect_chroot};
@@ -16,6 +17,7 @@ use crate::cli::sentences;
 use crate::cli::{Break, Operation};
 use crate::rules::card::Card;
 use crate::rules::duration::show;
+use crate::rules::lock_delay;
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::revocation::{CURATOR_MARKER, Revocation};
@@ -46,6 +48,9 @@ pub(super) async fn run(
 ) -> Result<Outcome, EarlyEnd> {
     let lock = &order.lock;
     let roster = roster_of(order, operation, visit).await?;
+    if let Some(vanished) = roster.vanished.as_ref().filter(|_| order.node.is_none() && roster.holders() == 0) {
+        return end_delay(order, vanished, visit, reactor).await;
+    }
     let target = match &order.node {
         Some(node) => {
             let named = roster.contenders.iter().find(|entry| entry.nodes.contains(node));
@@ -94,6 +99,40 @@ async fn roster_of(order: &Break, operation: &Operation, visit: &Visit<'_>) -> R
     }
 }
 
+/// Ends the delay because of a holder that has vanished, if a person confirms that.
+async fn end_delay(
+    order: &Break,
+    vanished: &Vanished,
+    visit: &Visit<'_>,
+    reactor: &Reactor,
+) -> Result<Outcome, EarlyEnd> {
+    let lock = &order.lock;
+    if !has_terminal() {
+        let why = format!("{}; zklock break ends the delay of {lock} on a terminal", vanished.line());
+        return Err(EarlyEnd::Because(Outcome::Usage, why));
+    }
+    let mut asked = Legible::default();
+    asked.push_line(&vanished.line()).push("End the delay? Its work elsewhere may still run. [y/N] ");
+    if !confirms(&asked, reactor).await {
+        return Ok(Outcome::Exited(1));
+    }
+    let path = lock_delay::path(lock.as_str());
+    let ending = visit
+        .ask(Retry::Limited, async |session| Ok(session.store(&path, &vanished.released(), vanished.version).await?));
+    match ending.await {
+        Ok(()) => Ok(Outcome::Exited(0)),
+        Err(EarlyEnd::Failed(Failure::Denied)) => Err(EarlyEnd::Because(Outcome::Denied, sentences::denied(&path))),
+        Err(EarlyEnd::Failed(Failure::Changed)) => {
+            Err(not_free(format!("{path} has just been changed: repeat zklock break")))
+        }
+        Err(stop) => Err(stop),
+    }
+}
+
+fn has_terminal() -> bool {
+    stdin().is_terminal() && stderr().is_terminal()
+}
+
 /// Says what has become of it, unless it has gone as it was to.
 fn report(fate: &Fate, order: &Break, target: &Entry) -> Result<Outcome, EarlyEnd> {
     let (who, lock) = (picture::who(target), &order.lock);
@@ -119,10 +158,9 @@ fn report(fate: &Fate, order: &Break, target: &Entry) -> Result<Outcome, EarlyEn
 async fn choose<'r>(order: &Break, roster: &'r Roster, reactor: &Reactor) -> Result<Option<&'r Entry>, EarlyEnd> {
     let lock = &order.lock;
     let holders: Vec<&Entry> = roster.contenders.iter().filter(|entry| entry.holds).collect();
-    let has_terminal = stdin().is_terminal() && stderr().is_terminal();
     let why = match &holders[..] {
         [] => return Err(not_free(format!("{lock} is free"))),
-        [holder] if has_terminal => return Ok(confirms(order, holder, reactor).await.then_some(*holder)),
+        [holder] if has_terminal() => return Ok(confirms(&question(order, holder), reactor).await.then_some(*holder)),
         [_] => "there is no terminal, so zklock cannot ask".to_owned(),
         several => format!("{lock} has {} holders", several.len()),
     };
@@ -130,15 +168,20 @@ async fn choose<'r>(order: &Break, roster: &'r Roster, reactor: &Reactor) -> Res
     Err(EarlyEnd::Because(Outcome::Usage, why))
 }
 
-/// Whether a person at the terminal wants this holder to go.
-async fn confirms(order: &Break, holder: &Entry, reactor: &Reactor) -> bool {
+/// Whether this holder is to go.
+fn question(order: &Break, holder: &Entry) -> Legible {
     let question = match order.force {
         false => "Ask it to stop its command and to release the lock? [y/N] ",
         true => "Delete its node? The next one may start before this one has stopped. [y/N] ",
     };
     let mut asked = Legible::default();
     asked.push_line(&format!("{} is held by", order.lock)).append(&picture::holder(holder)).push(question);
-    writer::say(&asked);
+    asked
+}
+
+/// Whether a person at the terminal says yes.
+async fn confirms(asked: &Legible, reactor: &Reactor) -> bool {
+    writer::say(asked);
     matches!(answer(reactor).await.trim(), "y" | "Y" | "yes")
 }
 

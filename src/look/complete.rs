@@ -10,6 +10,7 @@ use super::window::Window;
 use crate::cli::{Complete, Operation};
 use crate::rules::child_name::ChildName;
 use crate::rules::last_run;
+use crate::rules::lock_delay;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, SINGLE};
 use crate::rules::text::{Legible, is_legible};
@@ -54,7 +55,9 @@ async fn search(session: &TcpSession<'_>, typed: &Complete, operation: &Operatio
     let has_own = operation.access.servers.chroot.is_empty();
     // A node with the name of a single one may be a lock as well.
     let is_contender = |name: &ChildName| *name != SINGLE && Contender::parse(name).is_some();
-    let is_lock = |name: &ChildName| is_plain(name) && !is_contender(name) && !last_run::is_record(name);
+    let is_lock = |name: &ChildName| {
+        is_plain(name) && !is_contender(name) && !last_run::is_record(name) && !lock_delay::is_record(name)
+    };
     let is_wanted = |name: &ChildName| name.starts_with(&typed.begun) && is_lock(name);
     let nodes = names.into_iter().filter(is_wanted).map(|name| child(&typed.directory, &name));
     let mut nodes = nodes.filter(|path| !has_own || path != OWN);

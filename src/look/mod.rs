@@ -9,6 +9,7 @@ mod output; // standard output, without waiting for its reader
 mod picture; // locks as text
 pub mod roster; // the holders and waiters of a lock
 mod status; // `zklock status`
+mod vanished; // a holder that delays the next one
 mod view; // one lock
 mod visit; // a session for as long as something is asked
 mod window; // many requests at a time

@@ -34,6 +34,9 @@ pub(super) fn of_locks(locks: &[ShownLock<'_>]) -> Legible {
         text.push_line(&format!("{path}: {}", count(roster.holders(), roster.waiters())));
         let rows: Vec<_> = roster.contenders.iter().map(row).collect();
         text.append(&table("  ", &rows));
+        if let Some(vanished) = &roster.vanished {
+            text.push_line(&format!("  {}", vanished.line()));
+        }
         if let Some(last) = last {
             text.push_line(&format!("  {}", last_run(last)));
         }

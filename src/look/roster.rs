@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::vanished::Vanished;
 use crate::rules::card::Card;
 use crate::rules::child_name::ChildName;
 use crate::rules::queue::{Contender, ContenderId, Queue, Recipe, Standing};
@@ -66,6 +67,8 @@ pub struct Roster {
     pub recipe: Option<Recipe>,
     /// The sequence numbers are used up: the order may not be that of arrival.
     pub is_exhausted: bool,
+    /// A holder that has vanished, and delays those whose turn it is.
+    pub vanished: Option<Box<Vanished>>,
 }
 
 impl Roster {
@@ -88,7 +91,15 @@ impl Roster {
             contenders.push(entry(contenders.len() + 1, contender, standing == Standing::Holds, seen));
         }
         let (recipe, is_exhausted) = (queue.other_recipe(), queue.is_exhausted());
-        Self { contenders, foreign: queue.foreign().to_vec(), recipe, is_exhausted }
+        Self { contenders, foreign: queue.foreign().to_vec(), recipe, is_exhausted, vanished: None }
+    }
+
+    /// Takes note of a holder that has vanished. Those whose turn it is do not hold yet, unless they have published that they do:
+    /// a run without `--lock-delay` does not wait.
+    pub fn delay(&mut self, vanished: Vanished) {
+        let delayed = self.contenders.iter_mut().filter(|contender| contender.held_since.is_none());
+        delayed.for_each(|contender| contender.holds = false);
+        self.vanished = Some(Box::new(vanished));
     }
 
     pub fn holders(&self) -> usize {

@@ -96,8 +96,10 @@ impl Picture<'_> {
         let last =
             |last: &LastRun| json!({ "started": last.began(), "took_ms": signed_millis(last.took), "host": last.host });
         let lock = |shown: &ShownLock<'_>| {
-            let last = shown.last.as_ref().map(last);
-            json!({ "path": shown.path.as_str(), "last": last, "contenders": shown.roster.contenders })
+            let (last, ShownLock { path, roster, .. }) = (shown.last.as_ref().map(last), shown);
+            json!({
+                "path": path.as_str(), "last": last, "vanished": roster.vanished, "contenders": roster.contenders,
+            })
         };
         // docs/status.schema.json
         Legible::json(&json!({ "v": 1, "locks": self.locks.iter().map(lock).collect::<Vec<_>>() }))

@@ -87,6 +87,10 @@ pub enum Remark {
     Beside(Refusal),
     /// This record of the last successful run makes no sense.
     Misrecorded(String),
+    /// This record of the last holder makes no sense.
+    NoHolder(String),
+    /// A clean end could not be recorded, for this reason, so the next run waits out the delay.
+    Unreleased(String),
     /// A successful run could not be recorded, for this reason; `None`: the lock was lost before that.
     Unrecorded(Option<String>),
 }
@@ -101,6 +105,8 @@ pub struct QueueView {
     /// Since when it has held the lock, if it says that it does: in milliseconds on our clock (CLOCK_BOOTTIME), which is
     /// negative if that was before this machine was started.
     pub held_since: Option<i64>,
+    /// The holder has vanished, and the lock is free from then on (`--lock-delay`).
+    pub free_at: Option<Instant>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,6 +237,8 @@ pub enum Right {
     /// To list its children.
     Read,
     Create,
+    /// To change its data, or to create it.
+    Write,
 }
 
 impl Right {
@@ -239,6 +247,7 @@ impl Right {
         match self {
             Self::Read => "listing the children of",
             Self::Create => "creating children of",
+            Self::Write => "writing",
         }
     }
 
@@ -247,6 +256,7 @@ impl Right {
         match self {
             Self::Read => 'r',
             Self::Create => 'c',
+            Self::Write => 'w',
         }
     }
 }

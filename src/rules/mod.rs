@@ -17,6 +17,7 @@ pub mod keep_alive; // when a connection needs a ping, and when it is lost
 pub mod last_run; // the record of `--once-per`
 pub mod lease; // for how long a lock can be relied on
 pub mod loans; // what a nested run borrows, and from which run
+pub mod lock_delay; // the record of `--lock-delay`
 pub mod lock_path; // paths of znodes
 pub mod machine; // the life of one run, as a state machine
 pub mod message; // what keeper and supervisor say to each other

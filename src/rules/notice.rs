@@ -31,6 +31,8 @@ pub enum Notice {
     /// The command is not run, because the last successful run was recent.
     Skipped(LastRun),
     Waiting(QueueView),
+    /// A holder that has vanished keeps us from starting: that holder, and until when.
+    Delayed(QueueView),
     /// The place in the queue was lost; at the tail again.
     Requeued {
         loss: Loss,

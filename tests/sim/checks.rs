@@ -191,6 +191,7 @@ impl State {
             return;
         }
         self.check_once(host);
+        self.check_delay(host, grant);
         let exclusive = self.hosts[host].mode == Mode::Exclusive;
         for granted in grant.all() {
             if let Err(why) = self.entitled(&granted.node) {
@@ -371,7 +372,7 @@ impl State {
                 let has_caller = state.hold.as_ref().is_none_or(Hold::has_caller);
                 !ran && match settings.patience {
                     Patience::NoWait => true,
-                    Patience::AtMost(_) if state.lender.is_some() => true,
+                    Patience::AtMost(_) if state.lender.is_some() || state.was_delayed => true,
                     Patience::AtMost(time) => !has_caller || self.was_busy(host, state.started_at + micros(time)),
                     Patience::Forever => !has_caller,
                 }

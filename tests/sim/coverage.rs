@@ -78,6 +78,8 @@ kinds! {
     Recalled, QueuedAgain,
     /// A run was recorded as successful, a command was skipped because of one, and a record was lost with its session.
     Recorded, Skipped, Unrecorded,
+    /// A holder has vanished, and the next run has marked its record, and waits; a holder's end was recorded as clean.
+    Marked, Delayed, Released,
     /// A nested run has started its command under a lock that is lent to it, has found that its
     /// outer run lends nothing any more, or wanted more than is held above it.
     Borrowed, LoanOver, Upgrade,

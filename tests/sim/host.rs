@@ -12,7 +12,7 @@ use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
 use zklock::rules::lease::Span;
 use zklock::rules::loans::{Loans, Seen};
-use zklock::rules::message::{Grant, Loss, Order, Progress, Refusal, Report};
+use zklock::rules::message::{Grant, Loss, Order, Progress, QueueView, Refusal, Report};
 use zklock::rules::mode::Mode;
 use zklock::rules::notice::Notice;
 use zklock::rules::offer::Offer;
@@ -92,6 +92,7 @@ pub(crate) struct Host {
     pub(crate) mode: Mode,
     pub(crate) dialects: Vec<Dialect>,
     pub(crate) once_per: Option<Duration>,
+    pub(crate) lock_delay: Duration,
     pub(crate) settings: Settings,
     pub(crate) script: Script,
     /// How it is nested in another run, if it is.
@@ -146,8 +147,9 @@ pub(crate) struct Host {
     opening: Option<(Grant, Time)>,
     /// It may not pass any more.
     is_recalled: bool,
-    /// Something has passed the gate, if only to find that its program does not exist.
+    /// Something has passed the gate, if only to find that its program does not exist; and when.
     pub(crate) has_passed: bool,
+    pub(crate) passed_at: Time,
     /// What was about to pass the gate was killed. Nobody can tell whether the command had begun.
     pub(crate) died_behind_gate: bool,
     /// The status of the command's own process, the first of `processes`, from its end until it has been reaped.
@@ -157,6 +159,10 @@ pub(crate) struct Host {
     /// When the command passed the gate, and whether it has been stopped, or was about to be, since then.
     pub(crate) began: Option<Time>,
     pub(crate) is_spoiled: bool,
+    /// It had been, when it ended.
+    pub(crate) ended_spoiled: bool,
+    /// A holder that had vanished has delayed it.
+    pub(crate) was_delayed: bool,
     /// When the run asked for its first lock, and whether its command was skipped.
     pub(crate) asked: Option<Asked>,
     /// Its keeper has reported a place in a queue.
@@ -209,6 +215,7 @@ impl Host {
             mode,
             dialects: vec![Dialect::Curator],
             once_per: None,
+            lock_delay: Duration::ZERO,
             settings,
             script,
             nesting: None,
@@ -243,11 +250,14 @@ impl Host {
             opening: None,
             is_recalled: false,
             has_passed: false,
+            passed_at: 0,
             died_behind_gate: false,
             root_status: None,
             root_dies_of: None,
             began: None,
             is_spoiled: false,
+            ended_spoiled: false,
+            was_delayed: false,
             asked: None,
             has_place: false,
             is_asked_unsure: false,
@@ -449,6 +459,10 @@ impl SupervisorIo for SimIo<'_> {
                 Report::Queue(Progress::Held { .. }) => {
                     self.this().told_loss = false;
                     self.this().is_cancelled = self.this().signals.contains(&(Signal::TERM, false));
+                }
+                Report::Queue(Progress::Waiting(QueueView { free_at: Some(_), .. })) => {
+                    self.this().was_delayed = true;
+                    self.state.coverage.count(Kind::Delayed);
                 }
                 Report::Lost(_) | Report::Refused(_) => self.this().told_loss = true,
                 Report::Revoked(_) => self.this().told_revoked = true,
@@ -778,6 +792,7 @@ impl State {
             () => None,
         };
         self.hosts[host].has_passed = failure != Some(Unstarted::TooLate);
+        self.hosts[host].passed_at = self.now;
         if failure.is_some() {
             self.stand_in_has_gone(host);
             self.hosts[host].failure = failure;
@@ -845,6 +860,7 @@ impl State {
     pub(crate) fn root_ends(&mut self, host: usize, end: CommandEnd) {
         let state = &mut self.hosts[host];
         state.root_status = Some(status_of(end));
+        state.ended_spoiled = state.is_spoiled;
         if end != CommandEnd::Signaled(Signal::KILL) && !state.script.daemon {
             // The runs that it has started go on in the background.
             for process in state.processes.iter_mut().filter(|process| process.nested.is_none()) {

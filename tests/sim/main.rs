@@ -14,6 +14,7 @@ mod guard;
 mod hold;
 mod host;
 mod liar;
+mod lock_delay;
 mod nested;
 mod network;
 mod once_per;

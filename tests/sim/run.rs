@@ -268,6 +268,15 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
             host.script.status *= u8::from(apart.u32(0..4) == 0);
         }
     }
+    // A random source of its own, as above.
+    let mut delaying = Rng::with_seed(seed.rotate_left(48));
+    if delaying.u32(0..4) == 0 && !restored && !remade {
+        let delay = delaying.u64(MS..=3 * timeout);
+        for host in state.hosts.iter_mut().filter(|host| host.mode.permits().is_none()) {
+            let own = if delaying.u32(0..4) == 0 { delaying.u64(MS..=3 * timeout) } else { delay };
+            host.lock_delay = Duration::from_micros(own / MS * MS);
+        }
+    }
     if apart.u32(0..20) == 0 {
         state.forget_faults();
         for (moment, fault) in UNTOLD {
@@ -382,7 +391,7 @@ fn plan_of(plans: &[Plan], host: &Host) -> Plan {
     let plan = plans[host.lock].clone();
     let and = others.map(|(_, plan)| plan.request.lock.clone()).collect();
     let (mode, once_per, dialects) = (host.mode, host.once_per, host.dialects.clone());
-    let (held, offers) = (host.held.clone(), host.offers.clone());
-    let request = LockRequest { mode, and, once_per, dialects, held, offers, ..plan.request };
+    let (lock_delay, held, offers) = (host.lock_delay, host.held.clone(), host.offers.clone());
+    let request = LockRequest { mode, and, once_per, lock_delay, dialects, held, offers, ..plan.request };
     Plan { request, settings: host.settings, ..plan }
 }

@@ -13,7 +13,7 @@
 //! And three things that it should not do: a follower may miss a deletion for good (ZOOKEEPER-5010), one that follows a
 //! new leader may lack a node for good, and all servers may come back with an older copy of their data.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -178,6 +178,8 @@ pub(crate) struct Servers {
     pub(crate) raised: Vec<Path>,
     /// The nodes, as the leader knows them.
     pub(crate) head: Tree,
+    /// When the leader has deleted a node.
+    pub(crate) gone: HashMap<Path, Time>,
     /// When a server heard that a node had been deleted, and the session that it belonged to.
     pub(crate) departures: Vec<(Time, i64)>,
     pub(crate) sessions: Vec<Session>,
@@ -383,6 +385,7 @@ impl State {
             None => self.servers.head.nodes().iter().any(|node| node.owner == owner),
         };
         let records = has(&Operation::is_of_record);
+        let holders: Vec<_> = operations.iter().flatten().filter_map(Operation::holder_record).collect();
         let mut is_done = true;
         match operations {
             Some(operations) => {
@@ -403,8 +406,12 @@ impl State {
         if records {
             self.check_record(host);
         }
+        if is_done {
+            self.check_holder_records(host, holders);
+        }
         if releases && is_done {
             self.check_recorded(host);
+            self.check_released(host);
         }
         if releases {
             // What was sent in a session that was lost while waiting may come when the command runs in the next one.
@@ -477,6 +484,7 @@ impl State {
                 Effect::Delete(path) => {
                     let path = Rc::clone(path);
                     self.check_wakes(&path);
+                    self.servers.gone.insert(Rc::clone(&path), self.now);
                     self.servers.all.iter_mut().for_each(|server| server.lacks.retain(|lacked| *lacked != path));
                     self.note(|| format!("deleted {path}"));
                 }

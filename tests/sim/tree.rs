@@ -35,7 +35,7 @@ impl Node {
             owner: self.owner,
             created: self.created,
             written: self.written,
-            ..NodeStat::default()
+            version: self.version,
         }
     }
 }

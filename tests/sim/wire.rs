@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use zklock::rules::last_run;
+use zklock::rules::lock_delay::{self, HolderRecord};
 use zklock::zookeeper::session::NodeStat;
 use zklock::zookeeper::wire::error::Malformed;
 use zklock::zookeeper::wire::frames::Inbox;
@@ -194,6 +195,16 @@ impl Operation {
         }
     }
 
+    /// The record of a holder that it writes.
+    pub(crate) fn holder_record(&self) -> Option<HolderRecord> {
+        match self {
+            Self::Create { path, data, .. } | Self::Set(path, data, _) if lock_delay::is_record(path) => {
+                HolderRecord::from_bytes(data)
+            }
+            _ => None,
+        }
+    }
+
     fn at_any_version(self, from: &mut Reader<'_>) -> Result<Self, Malformed> {
         assert_eq!(from.int()?, -1, "a version");
         Ok(self)
@@ -253,8 +264,8 @@ fn stat(to: &mut RecordWriter<'_>, stat: NodeStat) {
     to.long(stat.czxid);
     to.long(stat.created);
     to.long(stat.written);
-    // version, cversion and aversion
-    to.int(0);
+    to.int(stat.version);
+    // cversion and aversion
     to.int(0);
     to.int(0);
     to.long(stat.owner);

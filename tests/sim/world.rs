@@ -20,7 +20,7 @@ use zklock::rules::offer::Barrier;
 use zklock::system::futures::or;
 use zklock::zookeeper::session::channel::{Rejected, shake_hands};
 use zklock::zookeeper::session::client::ClientSession;
-use zklock::zookeeper::session::{Created, Expected, Failure, NodeStat, Session, Watch};
+use zklock::zookeeper::session::{Created, Expected, Failure, NodeStat, RecordWrite, Session, Watch};
 use zklock::zookeeper::wire::handshake::{Attempt, Granted, Identity};
 
 use crate::coverage::Kind;
@@ -256,12 +256,13 @@ impl KeeperIo for SimIo {
         .await
     }
 
-    fn success(&self) -> Option<Instant> {
+    fn own_end(&self) -> Option<(Instant, i32)> {
         let state = self.state.borrow();
         let keeper = &state.keepers[self.keeper];
         let host = &state.hosts[keeper.host];
         let was_stopped = host.is_spoiled || host.guard.lease_over || keeper.revoked;
-        host.began.filter(|_| host.guard.ended == Some(0) && !was_stopped).map(instant)
+        let began = host.has_passed.then(|| instant(host.passed_at));
+        began.zip(host.guard.ended).filter(|_| !was_stopped)
     }
 
     fn revoke_lease(&self) {
@@ -474,8 +475,8 @@ impl Session for SimSession {
         self.session.delete(path)
     }
 
-    fn conclude(&self, record: &str, data: &[u8], exists: bool, nodes: &[String]) -> Expected<'_, ()> {
-        self.session.conclude(record, data, exists, nodes)
+    fn transact(&self, checked: &[String], records: &[RecordWrite], deleted: &[String]) -> Expected<'_, ()> {
+        self.session.transact(checked, records, deleted)
     }
 
     fn close(&self) -> impl Future<Output = Result<(), Failure>> {

@@ -95,7 +95,7 @@ fn an_option_beats_its_variable_which_beats_the_users_file_which_beats_the_syste
 fn every_key_does_what_its_option_does() {
     let text = "zookeeper = 'zk1:1,zk2:2/app'\nconnect-timeout = 2.5\nsession-timeout = '1m'\ntls = true\n\
                 tls-ca = '/ca'\ntls-cert = '/cert'\ntls-key = '/key'\ntls-no-verify-hostname = true\n\
-                auth-file = '/login'\nacl = 'creator'\n";
+                auth-file = '/login'\nacl = 'creator'\nlock-delay = '1m'\n";
     // But for where they come from.
     let without_origins = |mut plan: Plan| {
         plan.access.origins.clear();
@@ -112,6 +112,7 @@ fn every_key_does_what_its_option_does() {
         "--tls-no-verify-hostname",
         "--auth-file=/login",
         "--acl=creator",
+        "--lock-delay=1m",
     ];
     let plan = without_origins(Fake::files(text, "").plan(&[]));
     assert_eq!(plan, without_origins(Fake::default().plan(&options)));
@@ -245,7 +246,7 @@ fn a_file_is_sought_beside_the_configuration() {
 #[test]
 fn what_is_wrong_is_named_with_its_line() {
     let keys = "zookeeper, connect-timeout, tls, tls-ca, tls-cert, tls-key, tls-no-verify-hostname, auth-file, \
-                session-timeout, acl";
+                session-timeout, acl, lock-delay";
     for (text, why) in [
         ("\n# servers\nservers = 'zk1'\n", format!("line 3: unknown key 'servers'; write one of {keys}")),
         ("tls_ca = 'a'", "line 1: unknown key 'tls_ca'; did you mean tls-ca?".to_owned()),

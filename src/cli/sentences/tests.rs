@@ -49,7 +49,8 @@ fn a_lock_that_is_lost_because_of_a_refusal_names_the_reason() {
 #[test]
 fn the_waiting_line_names_place_and_holder() {
     let holder = "db3 (ops, pid 4242, backup.sh)".to_owned();
-    let view = QueueView { lock: "/l".to_owned(), place: Some((2, 5)), holder, held_since: Some(-60_000) };
+    let view =
+        QueueView { lock: "/l".to_owned(), place: Some((2, 5)), holder, held_since: Some(-60_000), free_at: None };
     assert_eq!(
         queue(&view, START + Duration::from_secs(11 * 60)),
         "2nd of 5, held by db3 (ops, pid 4242, backup.sh) for 12m"

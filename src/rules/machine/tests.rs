@@ -32,7 +32,7 @@ fn terms() -> Terms {
 }
 
 fn view() -> QueueView {
-    QueueView { lock: "/l".to_owned(), place: Some((2, 2)), holder: "db3".to_owned(), held_since: None }
+    QueueView { lock: "/l".to_owned(), place: Some((2, 2)), holder: "db3".to_owned(), held_since: None, free_at: None }
 }
 
 fn lease(from: Instant) -> Lease {

@@ -74,7 +74,7 @@ impl Machine {
                 let mut effects = stop_self(signal);
                 if let (Waiting { view: Some(view), .. }, [_, ..]) = (&waiting, &*effects) {
                     // The stop has removed the waiting line, and no event may redraw it for long.
-                    effects.push(Effect::Say(Notice::Waiting(view.clone())));
+                    effects.push(Effect::Say(waiting_for(view.clone())));
                 }
                 stay(waiting, effects)
             }
@@ -144,7 +144,7 @@ impl Machine {
             }
             Progress::Waiting(view) => {
                 self.waited = true;
-                let say = Effect::Say(Notice::Waiting(view.clone()));
+                let say = Effect::Say(waiting_for(view.clone()));
                 stay(Waiting { view: Some(view), reason: None, ..waiting }, [say])
             }
             Progress::Turn => stay(Waiting { view: None, ..waiting }, None),
@@ -207,6 +207,10 @@ impl Machine {
             blocker => give_up(now, Outcome::Unavailable, Notice::TimedOut(blocker)),
         }
     }
+}
+
+fn waiting_for(view: QueueView) -> Notice {
+    if view.free_at.is_some() { Notice::Delayed(view) } else { Notice::Waiting(view) }
 }
 
 fn stay(waiting: Waiting, effects: impl IntoIterator<Item = Effect>) -> Transition {

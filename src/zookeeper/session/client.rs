@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::channel::{Channel, is_end, is_for_later, send};
 use super::watch::{Fired, Wanted};
-use super::{Created, Expected, Failure, NodeStat, Session, Watch, acl, created, failure};
+use super::{Created, Expected, Failure, NodeStat, RecordWrite, Session, Watch, acl, created, failure};
 use crate::rules::child_name::ChildName;
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
@@ -377,12 +377,11 @@ impl<C: Channel> Session for ClientSession<C> {
         Box::pin(async move { reply.await.map(drop).or_else(is_gone) })
     }
 
-    fn conclude(&self, record: &str, data: &[u8], exists: bool, nodes: &[String]) -> Expected<'_, ()> {
-        let node = NewNode { path: record, data, acl: acl::of_node(self.protection) };
-        let store = Request::SetData { path: record, data, version: None };
-        let record = if exists { store } else { Request::Create { node, kind: NodeKind::Persistent } };
-        let deletions = nodes.iter().map(|path| Request::Delete { path, version: None });
-        self.ask_to_do(&Request::Multi(&std::iter::once(record).chain(deletions).collect::<Vec<_>>()))
+    fn transact(&self, checked: &[String], records: &[RecordWrite], deleted: &[String]) -> Expected<'_, ()> {
+        let checks = checked.iter().map(|path| Request::Check { path, version: None });
+        let writes = records.iter().map(|record| record.request(self.protection));
+        let deletions = deleted.iter().map(|path| Request::Delete { path, version: None });
+        self.ask_to_do(&Request::Multi(&checks.chain(writes).chain(deletions).collect::<Vec<_>>()))
     }
 
     async fn close(&self) -> Result<(), Failure> {

@@ -11,12 +11,14 @@ mod created; // what was created, and by whom
 mod failure; // what the errors of servers mean
 pub mod look; // what `look/` asks
 mod parents; // the nodes above a contender
+mod record; // what is written beside a lock
 mod watch; // watches that have fired
 
 use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
+pub use self::record::{RecordWrite, Replaced};
 use crate::rules::child_name::ChildName;
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
@@ -168,9 +170,9 @@ pub trait Session: Sized {
     /// Deletes a node. A missing node counts as success.
     fn delete(&self, path: &str) -> Expected<'_, ()>;
 
-    /// Stores `data` in the node `record`, which exists or, if not `exists`, is created, and deletes `nodes`: either all or
-    /// none. The record outlives the session.
-    fn conclude(&self, record: &str, data: &[u8], exists: bool, nodes: &[String]) -> Expected<'_, ()>;
+    /// Checks that all of `checked` exist, writes `records`, which outlive the session, and deletes `deleted`: either all of it or
+    /// nothing.
+    fn transact(&self, checked: &[String], records: &[RecordWrite], deleted: &[String]) -> Expected<'_, ()>;
 
     /// Closes the session, and waits until that is done. The ephemeral nodes that it had created go with it.
     /// [`Failure::Unknown`]: the connection was lost on the way. To be called when no watch is left. Lazy.

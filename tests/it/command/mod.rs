@@ -6,6 +6,7 @@ mod command_start;
 mod environment;
 mod exit_status;
 mod inherited; // stdin, arguments, limits
+mod lock_delay; // --lock-delay
 mod max_run;
 mod once_per;
 mod process_tree;

@@ -1,11 +1,11 @@
-//! The scripts that hold a lock, as the README, the comparison and `--help` show them, in each shell that they are for.
+//! The scripts that hold a lock, as the recipes, the comparison and `--help` show them, in each shell that they are for.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use zklock::cli;
 
-use crate::documents::readme::{COMPARISON, Place, README, only_block_of_the_readme};
+use crate::documents::readme::{COMPARISON, Place, RECIPES, recipe};
 use crate::documents::readme_recipes::{PATH, mail};
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{Output, Running, finish};
@@ -33,7 +33,7 @@ struct Script {
 fn scripts() -> Vec<Script> {
     let help = cli::Subcommand::Hold.command().render_long_help().to_string();
     let mut scripts = vec![];
-    for text in [README, COMPARISON, &help] {
+    for text in [RECIPES, COMPARISON, &help] {
         let lines: Vec<_> = text.lines().map(str::trim).collect();
         for (begin, _) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("ZKLOCK_TOKEN=")) {
             let tests_it = lines[begin..].iter().position(|line| line.starts_with("[ -n ")).expect("it tests it");
@@ -109,9 +109,9 @@ fn they_release_a_lock_before_they_end() {
 }
 
 #[test]
-fn the_readmes_waits_or_gives_up() {
+fn the_recipe_waits_or_gives_up() {
     let place = Place::new();
-    let text = place.adapted(&only_block_of_the_readme("bash").text);
+    let text = place.adapted(&recipe("Hold a lock in a script")[0].text);
     let run = |text: &str| {
         let script = place.in_bare_environment("bash", PATH).args(["-c", text]);
         script.env("ZKLOCK_ZOOKEEPER", place.chroot.to_string()).run()
