@@ -229,6 +229,28 @@ pub(crate) fn overlaps(holds: &[Hold], excuses: &[Excuse]) -> Vec<Breach> {
     breaches
 }
 
+/// The commands that began before the work that an earlier one may have left elsewhere had had this time to end, counted from
+/// the death of that command. A command that has done its work has left none.
+pub(crate) fn early(holds: &[Hold], time: Duration) -> Vec<Breach> {
+    let leaves_work = |hold: &&Hold| hold.mode == Mode::Exclusive && !hold.ended;
+    let mut breaches = Vec::new();
+    for before in holds.iter().filter(leaves_work) {
+        let is_early = |hold: &&Hold| {
+            hold.lock == before.lock
+                && hold.token > before.token
+                && hold.mode.permits().is_none()
+                && hold.begin < before.last + time
+        };
+        breaches.extend(holds.iter().filter(is_early).map(|hold| Breach {
+            hold: before.clone(),
+            beside: Some(hold.clone()),
+            length: before.last + time - hold.begin,
+            excuse: None,
+        }));
+    }
+    breaches
+}
+
 /// The breach if `one` begins when all its permits are taken. `beside`: the commands that are alive then.
 fn crowding(one: &Hold, mut beside: Vec<&Hold>, excuses: &[Excuse]) -> Option<Breach> {
     let permits = one.mode.permits()?.get() as usize;

@@ -85,6 +85,9 @@ struct Options {
     /// What to torture; the results of tools other than zklock are only reported, not judged
     #[arg(long, value_enum, default_value_t = Tool::Zklock)]
     tool: Tool,
+    /// Give zklock this --lock-delay, in seconds: more than the longest session timeout
+    #[arg(long)]
+    lock_delay: Option<u64>,
     /// Keep the logs even if nothing is wrong
     #[arg(long)]
     keep: bool,
@@ -130,7 +133,9 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
         networks: networks.iter().map(|ways| ways.proxies.iter().map(Proxy::address).collect()).collect(),
         chroot: servers.chroot(),
         locks: locks.to_vec(),
+        lock_delay: options.lock_delay.map(Duration::from_secs),
     };
+    let delay = place.lock_delay;
     let crowd = Crowd::new(tool, place, directory, seed);
     let freezer = Freezer::find();
     if let Err(why) = &freezer {
@@ -169,7 +174,7 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
             lane.join().expect("a lane of faults does not panic");
         }
         record.note("all faults are repaired");
-        let starving = drain(crowd);
+        let starving = drain(crowd, delay.unwrap_or_default());
         let nodes = left_nodes(servers, locks);
         let disputed = if starving.is_empty() && nodes.is_empty() { Vec::new() } else { servers.disputed(locks) };
         record.enter(Phase::Over);
@@ -178,7 +183,7 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
         Findings { gone, starving, nodes, disputed, processes: left_processes(crowd) }
     });
     let log = fs::read_to_string(crowd.log()).unwrap_or_default();
-    Report::new(&log, &crowd, &record, findings, freezer.err())
+    Report::new(&log, &crowd, &record, findings, delay, freezer.err())
 }
 
 /// Shows the progress on stdout, because nothing else is printed for minutes.
@@ -191,10 +196,12 @@ fn show_progress(crowd: &Crowd, record: &Record) {
 }
 
 /// Waits until all contenders have ended. Returns those that have not, after all the time that they may need.
-fn drain(crowd: &Crowd) -> Vec<String> {
+fn drain(crowd: &Crowd, delay: Duration) -> Vec<String> {
     let work: Duration = crowd.alive().iter().map(|contender| contender.time).sum();
     // The processes as well: a command may have left a nested run behind.
-    poll::within(2 * work + RECOVERY, || (crowd.alive().is_empty() && crowd.processes().is_empty()).then_some(()));
+    poll::within(2 * work + RECOVERY + 4 * delay, || {
+        (crowd.alive().is_empty() && crowd.processes().is_empty()).then_some(())
+    });
     crowd.alive().iter().map(|contender| format!("contender {}: {}", contender.number, contender.what)).collect()
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::checker::{self, About, Breach, Hold, Time};
 use crate::crowd::Crowd;
 use crate::record::{Deaf, Record};
+use crate::tool::LONGEST_TIMEOUT;
 
 /// How many of each sort of finding are printed in full.
 const SHOWN: usize = 10;
@@ -47,6 +48,7 @@ impl Report {
         crowd: &Crowd,
         record: &Record,
         findings: Findings,
+        delay: Option<Duration>,
         not_frozen: Option<String>,
     ) -> Self {
         let Findings { starving, nodes, processes, disputed, gone } = findings;
@@ -59,6 +61,9 @@ impl Report {
         let excuses: Vec<_> = record.excuses().into_iter().chain(checker::excuses_of(&stalls)).collect();
         let (excused_overlaps, overlaps) = split(checker::overlaps(&holds, &excuses));
         let (excused_outlived, outlived) = split(checker::outlived(&holds, &gone, &excuses));
+        // A holder whose node was deleted may have lived to the end of its lease.
+        let time = delay.map(|delay| delay.saturating_sub(Duration::from_millis(LONGEST_TIMEOUT)));
+        let early = time.map(|time| checker::early(&holds, time)).unwrap_or_default();
         let disorders =
             checker::disorders(&holds, &excuses).iter().map(|(one, other)| format!("{one}, then {other}")).collect();
         let done: BTreeSet<usize> = holds.iter().filter(|hold| hold.ended).map(|hold| hold.contender).collect();
@@ -81,6 +86,7 @@ impl Report {
             holds: holds.iter().map(|hold| hold.contender).collect::<BTreeSet<_>>().len(),
             wrong: vec![
                 ("overlaps", text(overlaps)),
+                ("starts before the end of a delay", text(early)),
                 ("commands that outlived their lock", text(outlived)),
                 ("waiters never served", judge(starving)),
                 ("tokens out of order", disorders),

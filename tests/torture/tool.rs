@@ -36,6 +36,8 @@ pub(crate) struct Place {
     /// The part of a connect string that follows the addresses.
     pub(crate) chroot: String,
     pub(crate) locks: Vec<String>,
+    /// zklock's `--lock-delay`.
+    pub(crate) lock_delay: Option<Duration>,
 }
 
 /// The session timeouts that contenders ask for, in milliseconds. They are short, so that many sessions expire.
@@ -78,7 +80,12 @@ impl Tool {
         };
         let command = &mut entry.command;
         match self {
-            Self::Zklock => zklock(&mut entry, &place.locks, &connect_string, job, rng),
+            Self::Zklock => {
+                zklock(&mut entry, &place.locks, &connect_string, job, rng);
+                // As a variable, because runs with permits have no delay.
+                let delay = place.lock_delay.map(|delay| ("ZKLOCK_LOCK_DELAY", delay.as_secs().to_string()));
+                entry.command.envs(delay);
+            }
             Self::Etcdctl => {
                 let lock = rng.choice(&place.locks).expect("there are locks");
                 command.env("ETCDCTL_API", "3").arg("--endpoints").arg(addresses.join(","));
