@@ -193,9 +193,9 @@ fn a_waiter_that_dies_restarts_no_delay() {
         waiter.wait();
         scratch.wait_queue(0);
     }
-    let output = run(&scratch, "1ms", &["-w", "100ms"]).expect_code(75);
+    let output = run(&scratch, "1ms", &["-w", "3"]).expect_code(75);
     let line = only_line(&output);
-    assert!(line.starts_with("gave up waiting for /lock after 100ms: ") && line.ends_with("(--lock-delay)"), "{line}");
+    assert!(line.starts_with("gave up waiting for /lock after 3s: ") && line.ends_with("(--lock-delay)"), "{line}");
     assert_eq!(first, Some(mark()));
 }
 
