@@ -30,7 +30,7 @@ complete -c zklock -n __zklock_options -l tls-no-verify-hostname -d 'Accept a ce
 complete -c zklock -n __zklock_options -s q -l quiet -d 'Say nothing of the wait; print errors only'
 complete -c zklock -n __zklock_options -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
 complete -c zklock -n __zklock_options -s h -l help -d 'Print a summary (-h), or everything (--help)'
-complete -c zklock -n __zklock_options -s V -l version -d 'Print the version, its commit, and the features that are built in'
+complete -c zklock -n __zklock_options -s V -l version -d 'Print the version and its commit'
 
 # Whether the cursor is behind a subcommand: that of this name, or any.
 function __zklock_subcommand

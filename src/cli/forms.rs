@@ -1,7 +1,6 @@
 //! What a command line consists of: operands, options, and what the help says besides; that of the main job.
 
 use std::ffi::OsString;
-use std::sync::LazyLock;
 
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
@@ -71,7 +70,7 @@ impl Form {
             );
         let command = if is_main {
             let version = Arg::new("version").short('V').long("version").action(ArgAction::Version);
-            command.version(version_text()).arg(version.help(VERSION).help_heading("Messages").hide_short_help(true))
+            command.version(VERSION_TEXT).arg(version.help(VERSION).help_heading("Messages").hide_short_help(true))
         } else {
             command
         };
@@ -121,17 +120,13 @@ const SUBCOMMANDS: &str = "  hold    Hold a lock for a script or a service, with
   check   Check that the servers meet zklock's requirements
   fence   Refuse the work of an earlier holder on another host";
 const HELP: &str = "Print a summary (-h), or everything (--help)";
-const VERSION: &str = "Print the version, its commit, and the features that are built in";
+const VERSION: &str = "Print the version and its commit";
 
-/// The version, the commit that it was built from if that is known, and whether it can use Kerberos.
-fn version_text() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let commit = option_env!("ZKLOCK_COMMIT").map(|commit| format!(" ({commit})")).unwrap_or_default();
-        let gssapi = if cfg!(feature = "gssapi") { '+' } else { '-' };
-        format!("{}{commit} {gssapi}gssapi", env!("CARGO_PKG_VERSION"))
-    });
-    &TEXT
-}
+/// The version, and the commit that it was built from if scripts/package knows that.
+const VERSION_TEXT: &str = match option_env!("ZKLOCK_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
 
 fn exit_statuses() -> String {
     let row = |(status, meaning): &(&str, &str)| match status.parse::<u8>() {

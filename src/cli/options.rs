@@ -87,7 +87,7 @@ pub(super) const TLS_NO_VERIFY_HOSTNAME: Opt = Opt {
 pub(super) const AUTH: Opt = Opt {
     variable: Some("ZKLOCK_AUTH"),
     is_rare: true,
-    more: "sasl:USER:PASSWORD logs in by SASL (DIGEST-MD5), and gssapi:zookeeper by Kerberos if that is built in. --auth-file and \
+    more: "sasl:USER:PASSWORD logs in by SASL (DIGEST-MD5), and gssapi:zookeeper by Kerberos. --auth-file and \
      the variable hide the password. COMMAND gets the variable as well.",
     value: Some("SCHEME:CREDENTIAL"),
     ..Opt::new("auth", "Login", "Log in, as in digest:USER:PASSWORD; every user can see it with ps")

@@ -632,7 +632,7 @@ fn help_and_version_are_no_errors() {
         Err(Exit::Help(text)) => text,
         other => panic!("{other:?}"),
     };
-    assert!(text(&["--version"]).starts_with(concat!("zklock ", env!("CARGO_PKG_VERSION"), " ")));
+    assert_eq!(text(&["--version"]), concat!("zklock ", env!("CARGO_PKG_VERSION"), "\n"));
     let (short, long) = (text(&["-h"]), text(&["--help"]));
     assert!(short.lines().count() <= 36 && short.lines().all(|line| line.len() <= 80), "{short}");
     assert!(short.len() < long.len());

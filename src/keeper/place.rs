@@ -162,6 +162,7 @@ pub(super) fn refuse(failure: Failure, path: impl Display) -> Report {
         Failure::Denied => Report::Refused(Refusal::Denied(path.to_string())),
         Failure::ClickHouseKeeper(server) => Report::Refused(Refusal::ClickHouseKeeper(server)),
         Failure::NotLetIn(why) => Report::Refused(Refusal::NotLetIn(why)),
+        Failure::NoLibrary(why) => Report::Refused(Refusal::Unusable(why)),
         Failure::Unusable(why) => Report::Refused(Refusal::Unusable(format!("{path}: {why}"))),
         failure => Report::Refused(Refusal::Server(format!("{path}: {failure}"))),
     }

@@ -102,6 +102,7 @@ fn explained(stop: EarlyEnd, operation: &Operation) -> Outcome {
     let (outcome, why) = match stop {
         EarlyEnd::Because(outcome, why) => (outcome, why),
         EarlyEnd::Failed(Failure::NotLetIn(why)) => (Outcome::Denied, sentences::not_let_in(&why)),
+        EarlyEnd::Failed(Failure::NoLibrary(why)) => (Outcome::Unusable, why),
         EarlyEnd::Failed(Failure::ClickHouseKeeper(server)) => {
             (Outcome::Unusable, sentences::clickhouse_keeper(&server))
         }

@@ -166,7 +166,7 @@ pub enum Refusal {
         lock: String,
         why: Unfit,
     },
-    /// The servers or the nodes have to be changed first: why, and how.
+    /// The servers, the nodes or this machine have to be changed first. The sentence says why, and how.
     Unusable(String),
     /// Any other answer that the server would repeat if asked again.
     Server(String),

@@ -11,8 +11,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::unistd::{Pid, Uid, User, getuid};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::fork::{Life, fork};
+use super::reactor::Reactor;
 use super::signals;
 
 /// How long the look-up of our user may take, in milliseconds.
@@ -26,8 +29,8 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Makes a process with this name that answers each question.
-    pub fn talk(name: &CStr, mut answer: impl FnMut(&[u8]) -> Vec<u8>) -> io::Result<Self> {
+    /// Makes a process with this name that answers each question with a `T`.
+    pub fn talk<T: Serialize>(name: &CStr, mut answer: impl FnMut(&[u8]) -> T) -> io::Result<Self> {
         // Messages come whole, and each side sees the end of the other.
         let (socket, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         // It may sleep where no signal reaches it, or have a debugger, so it is not waited for. Neither keeper nor
@@ -37,14 +40,15 @@ impl Lookup {
             ask_what_is_built_in();
             while let Ok(question) = receive(&other, MsgFlags::empty())
                 && !question.is_empty()
-                && send(other.as_raw_fd(), &answer(&question), MsgFlags::MSG_NOSIGNAL).is_ok()
+                && let Ok(answer) = serde_json::to_vec(&answer(&question))
+                && send(other.as_raw_fd(), &answer, MsgFlags::MSG_NOSIGNAL).is_ok()
             {}
         })?;
         Ok(Self { child, socket })
     }
 
     /// Makes a process that calls `look_up` once.
-    pub fn begin(look_up: impl Fn() -> Vec<u8>) -> io::Result<Self> {
+    pub fn begin<T: Serialize>(look_up: impl Fn() -> T) -> io::Result<Self> {
         let lookup = Self::talk(c"lock-lookup", |_| look_up())?;
         lookup.ask(b"?").map(|()| lookup)
     }
@@ -55,11 +59,16 @@ impl Lookup {
         Ok(())
     }
 
-    /// The answer, once it is there. Empty if there is none.
-    pub fn answer(&self) -> Option<Vec<u8>> {
-        match receive(&self.socket, MsgFlags::MSG_DONTWAIT) {
-            Err(Errno::EAGAIN | Errno::EINTR) => None,
-            answer => Some(answer.unwrap_or_default()),
+    /// Waits for the answer. Fails if the process has died.
+    pub async fn answered<T: DeserializeOwned>(&self, reactor: &Reactor) -> Result<T, String> {
+        loop {
+            match receive(&self.socket, MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EAGAIN | Errno::EINTR) => reactor.ready(self, PollFlags::POLLIN).await,
+                answer => {
+                    let answer = serde_json::from_slice(&answer.unwrap_or_default());
+                    return answer.map_err(|_| "the process that asks has died".to_owned());
+                }
+            }
         }
     }
 }
@@ -114,10 +123,11 @@ pub fn user_name() -> Option<String> {
     if let Some(name) = fs::read_to_string("/etc/passwd").ok().and_then(|users| named_in(&users, uid)) {
         return Some(name);
     }
-    let look_up = || User::from_uid(uid).ok().flatten().map(|user| user.name.into_bytes()).unwrap_or_default();
+    let look_up = || User::from_uid(uid).ok().flatten().map(|user| user.name);
     let lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up the user: {error}")).ok()?;
     let _ = poll(&mut [PollFd::new(lookup.as_fd(), PollFlags::POLLIN)], USER_LOOKUP);
-    lookup.answer().and_then(|name| String::from_utf8(name).ok()).filter(|name| !name.is_empty())
+    let answer = receive(&lookup.socket, MsgFlags::MSG_DONTWAIT).ok()?;
+    serde_json::from_slice::<Option<String>>(&answer).ok().flatten().filter(|name| !name.is_empty())
 }
 
 fn named_in(users: &str, uid: Uid) -> Option<String> {

@@ -27,7 +27,6 @@ impl Login {
 
     /// What SASL is to prove. A connection has one identity of SASL.
     pub fn sasl(&self) -> Option<Sasl<'_>> {
-        #[cfg(feature = "gssapi")]
         if let Some(gssapi) = self.credentials.iter().find(|credential| credential.scheme == GSSAPI) {
             return Some(Sasl::Gssapi { service: std::str::from_utf8(&gssapi.secret).ok()? });
         }
@@ -54,7 +53,6 @@ pub enum Sasl<'l> {
         password: &'l str,
     },
     /// By a ticket of Kerberos.
-    #[cfg(feature = "gssapi")]
     Gssapi {
         /// What the ticket is for: a service on the host, such as `zookeeper`, or a principal.
         service: &'l str,
@@ -103,9 +101,6 @@ pub fn credential(text: &[u8]) -> Result<Credential, String> {
     let scheme = halves.next().and_then(|scheme| std::str::from_utf8(scheme).ok()).unwrap_or_default();
     let is_name = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let Some(secret) = halves.next().filter(|_| is_name) else { return Err(HOW.to_owned()) };
-    if scheme == GSSAPI && !cfg!(feature = "gssapi") {
-        return Err("this zklock is built without GSSAPI (cargo's --features gssapi)".to_owned());
-    }
     if scheme == GSSAPI && secret.is_empty() {
         return Err("the service is missing; write gssapi:zookeeper".to_owned());
     }

@@ -65,12 +65,12 @@ pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
         Refusal::ClickHouseKeeper(server) => clickhouse_keeper(server),
         Refusal::NoChroot => no_chroot(&plan.access.servers),
         Refusal::Unfit { lock, why } => unfit(lock, why, plan),
-        Refusal::Unusable(why) | Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
+        Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
         Refusal::LaterHolder { file, seen, ours } => format!(
             "a later holder has been here: {file} has seen the token {seen}, and the token of this run is {ours}; only \
              if ZooKeeper was set up anew, so that its tokens began again, remove {file}"
         ),
-        Refusal::File(why) | Refusal::System(why) => why.clone(),
+        Refusal::Unusable(why) | Refusal::File(why) | Refusal::System(why) => why.clone(),
     }
 }
 

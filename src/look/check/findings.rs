@@ -138,9 +138,9 @@ pub(super) fn judge(servers: &[Server], asked: Duration, access: &Access) -> Che
         findings.extend(lacks.into_iter().flatten().cloned());
     }
     let has = |code| findings.iter().any(|finding| finding.code == code);
-    let mut failures = servers.iter().filter_map(|server| server.failure.as_ref());
-    let is_refused = failures.any(|failure| matches!(failure, Failure::NotLetIn(_)));
-    let outcome = if has("clickhouse-keeper") || lacks_chroot {
+    let is_refused = servers.iter().any(|server| matches!(server.failure, Some(Failure::NotLetIn(_))));
+    let lacks_library = servers.iter().any(|server| matches!(server.failure, Some(Failure::NoLibrary(_))));
+    let outcome = if has("clickhouse-keeper") || lacks_chroot || lacks_library {
         Outcome::Unusable
     } else if servers.iter().all(|server| server.error.is_some()) {
         if is_refused { Outcome::Denied } else { Outcome::Unavailable }

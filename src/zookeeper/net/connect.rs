@@ -152,7 +152,10 @@ impl<'p> Connector<'_, 'p> {
             // Each attempt opens another session, and sessions that are left open would add up.
             exchange.close().await;
             if is_refused {
-                return Err(Failure::NotLetIn(why));
+                return Err(match trouble {
+                    LoginTrouble::NoLibrary(why) => Failure::NoLibrary(why),
+                    _ => Failure::NotLetIn(why),
+                });
             }
         }
         // Another server may take the login with which the session began. But each try prolongs the session, and those
@@ -179,7 +182,7 @@ impl Logins {
     fn is_refused(&mut self, trouble: &LoginTrouble) -> bool {
         let is_closed = matches!(trouble, LoginTrouble::Closed);
         let had_closed = std::mem::replace(&mut self.has_closed, is_closed);
-        matches!(trouble, LoginTrouble::Refused(_)) || had_closed && is_closed
+        matches!(trouble, LoginTrouble::Refused(_) | LoginTrouble::NoLibrary(_)) || had_closed && is_closed
     }
 }
 

@@ -1,4 +1,5 @@
-//! Kerberos by way of the C library: GSSAPI as a mechanism of SASL (RFC 4752).
+//! Kerberos by way of the C library: GSSAPI (RFC 2744) as a mechanism of SASL (RFC 4752). The library is opened when it is
+//! needed, so zklock runs where it is not installed.
 //!
 //! The library reads tickets and keys where it is told to (krb5.conf(5), `KRB5CCNAME`, `KRB5_CLIENT_KTNAME`) and asks
 //! key distribution centers, for as long as it takes. So a [`Client`] is for a process of its own, which ends after the
@@ -7,28 +8,25 @@
 #![expect(unsafe_code, reason = "the library is written in C")]
 
 use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::ptr::{null, null_mut};
 use std::slice;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GssapiFailure {
-    /// It will not mend itself.
-    Refused(String),
-    /// No key distribution center answers.
-    Unreachable(String),
-}
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Token {
-    /// An answer is to come.
-    Next(Vec<u8>),
-    /// The server has proved who it is. Its answer to this is empty if it takes the login.
-    Last(Vec<u8>),
+use super::sasl::LoginTrouble;
+use crate::rules::text::printable;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Token {
+    pub(super) bytes: Vec<u8>,
+    /// The server has proved who it is. Its answer to this token is empty if it takes the login.
+    pub(super) is_last: bool,
 }
 
 /// Our side of a login.
-#[derive(Debug)]
-pub struct Client {
+pub(super) struct Client {
+    library: Library,
     name: *mut c_void,
     context: *mut c_void,
     is_established: bool,
@@ -79,10 +77,11 @@ const UNREACHABLE: [u32; 4] = [
 /// In what a server offers and we choose: nothing is signed or encrypted after the login.
 const NO_LAYER: u8 = 1;
 
-#[link(name = "gssapi_krb5")]
-unsafe extern "C" {
-    fn gss_import_name(minor: *mut u32, text: *const Buffer, kind: *const Oid, name: *mut *mut c_void) -> u32;
-    fn gss_init_sec_context(
+/// The functions of the library that a login needs.
+struct Library {
+    import_name:
+        unsafe extern "C" fn(minor: *mut u32, text: *const Buffer, kind: *const Oid, name: *mut *mut c_void) -> u32,
+    init_sec_context: unsafe extern "C" fn(
         minor: *mut u32,
         credentials: *const c_void,
         context: *mut *mut c_void,
@@ -96,16 +95,16 @@ unsafe extern "C" {
         answer: *mut Buffer,
         actual_flags: *mut u32,
         actual_time: *mut u32,
-    ) -> u32;
-    fn gss_unwrap(
+    ) -> u32,
+    unwrap: unsafe extern "C" fn(
         minor: *mut u32,
         context: *mut c_void,
         wrapped: *const Buffer,
         plain: *mut Buffer,
         is_encrypted: *mut c_int,
         quality: *mut u32,
-    ) -> u32;
-    fn gss_wrap(
+    ) -> u32,
+    wrap: unsafe extern "C" fn(
         minor: *mut u32,
         context: *mut c_void,
         encrypt: c_int,
@@ -113,49 +112,108 @@ unsafe extern "C" {
         plain: *const Buffer,
         is_encrypted: *mut c_int,
         wrapped: *mut Buffer,
-    ) -> u32;
-    fn gss_display_status(
+    ) -> u32,
+    display_status: unsafe extern "C" fn(
         minor: *mut u32,
         status: u32,
         kind: c_int,
         mechanism: *const Oid,
         more: *mut u32,
         text: *mut Buffer,
-    ) -> u32;
+    ) -> u32,
+}
+
+impl Library {
+    fn open() -> Result<Self, LoginTrouble> {
+        // The library would bring its own C library.
+        if cfg!(target_feature = "crt-static") {
+            let why = "Kerberos needs a C library, and the static zklock cannot load any: use the zklock for glibc";
+            return Err(LoginTrouble::NoLibrary(why.to_owned()));
+        }
+        let open = || -> anyhow::Result<Self> {
+            // SAFETY: the fields have the types that RFC 2744 gives these functions, and nothing closes the library.
+            unsafe {
+                let library = ManuallyDrop::new(libloading::Library::new("libgssapi_krb5.so.2")?);
+                Ok(Self {
+                    import_name: *library.get("gss_import_name")?,
+                    init_sec_context: *library.get("gss_init_sec_context")?,
+                    unwrap: *library.get("gss_unwrap")?,
+                    wrap: *library.get("gss_wrap")?,
+                    display_status: *library.get("gss_display_status")?,
+                })
+            }
+        };
+        let why = "Kerberos needs the package libgssapi-krb5-2 (Debian) or krb5-libs (Fedora)";
+        open().map_err(|error| LoginTrouble::NoLibrary(format!("{why}: {error:#}")))
+    }
+
+    /// Calls a function, which gets the places for its minor status and for the bytes that it writes. Returns its major
+    /// status and these bytes.
+    fn call(&self, function: impl FnOnce(*mut u32, *mut Buffer) -> u32) -> Result<(u32, Vec<u8>), LoginTrouble> {
+        let (mut minor, mut written) = (0, given(&[]));
+        let major = function(&raw mut minor, &raw mut written);
+        if major & ERROR == 0 {
+            return Ok((major, taken(&written)));
+        }
+        let why = match minor {
+            0 => self.explain(major, OF_GSS),
+            minor => self.explain(minor, OF_MECHANISM),
+        };
+        Err(if UNREACHABLE.contains(&minor) { LoginTrouble::Lost(of_kerberos(&why)) } else { refused(&why) })
+    }
+
+    fn explain(&self, status: u32, kind: c_int) -> String {
+        let (mut minor, mut more, mut text) = (0, 0, given(&[]));
+        // SAFETY: it reads the mechanism, which lives on, and writes to the others.
+        let major = unsafe {
+            (self.display_status)(&raw mut minor, status, kind, &oid(KERBEROS), &raw mut more, &raw mut text)
+        };
+        match taken(&text) {
+            said if major & ERROR == 0 && !said.is_empty() => String::from_utf8_lossy(&said).into_owned(),
+            _ => format!("error {status:#x}"),
+        }
+    }
+}
+
+fn of_kerberos(why: &str) -> String {
+    format!("Kerberos: {}", printable(why))
+}
+
+fn refused(why: &str) -> LoginTrouble {
+    LoginTrouble::Refused(of_kerberos(why))
 }
 
 impl Client {
     /// Will log in to a service on a host. A service with a slash, such as `zookeeper/zk.example.org@EXAMPLE.ORG`, is a
     /// principal, whatever the host is called.
-    pub fn new(service: &str, host: &str) -> Result<Self, GssapiFailure> {
+    pub(super) fn new(service: &str, host: &str) -> Result<Self, LoginTrouble> {
+        let library = Library::open()?;
         let (text, kind) = match service.contains('/') {
             true => (service.to_owned(), PRINCIPAL),
             false => (format!("{service}@{host}"), HOST_BASED),
         };
-        let mut minor = 0;
         let mut name = null_mut();
         // SAFETY: it reads text and kind, which live on, and writes to the other two.
-        let major = unsafe { gss_import_name(&raw mut minor, &given(text.as_bytes()), &oid(kind), &raw mut name) };
-        check(major, minor)?;
-        Ok(Self { name, context: null_mut(), is_established: false })
+        library.call(|minor, _| unsafe {
+            (library.import_name)(minor, &given(text.as_bytes()), &oid(kind), &raw mut name)
+        })?;
+        Ok(Self { library, name, context: null_mut(), is_established: false })
     }
 
     /// What is said next. `token`: what the server has said; empty at the beginning.
-    pub fn step(&mut self, token: &[u8]) -> Result<Token, GssapiFailure> {
-        if self.is_established {
-            self.choose_layer(token).map(Token::Last)
-        } else {
-            self.establish(token).map(Token::Next)
-        }
+    pub(super) fn step(&mut self, token: &[u8]) -> Result<Token, LoginTrouble> {
+        let is_last = self.is_established;
+        let bytes = if is_last { self.choose_layer(token) } else { self.establish(token) };
+        bytes.map(|bytes| Token { bytes, is_last })
     }
 
-    fn establish(&mut self, token: &[u8]) -> Result<Vec<u8>, GssapiFailure> {
-        let (mut minor, mut flags, mut answer) = (0, 0, given(&[]));
+    fn establish(&mut self, token: &[u8]) -> Result<Vec<u8>, LoginTrouble> {
+        let mut flags = 0;
         // SAFETY: name and context are the library's, and it takes null for each of what is not given. It reads token
         // and mechanism, which live on, and writes to the others.
-        let major = unsafe {
-            gss_init_sec_context(
-                &raw mut minor,
+        let (major, answer) = self.library.call(|minor, answer| unsafe {
+            (self.library.init_sec_context)(
+                minor,
                 null(),
                 &raw mut self.context,
                 self.name,
@@ -165,36 +223,33 @@ impl Client {
                 null(),
                 &given(token),
                 null_mut(),
-                &raw mut answer,
+                answer,
                 &raw mut flags,
                 null_mut(),
             )
-        };
-        check(major, minor)?;
+        })?;
         self.is_established = major & CONTINUE == 0;
         if self.is_established && flags & MUTUAL == 0 {
-            return Err(GssapiFailure::Refused("the server does not prove who it is".to_owned()));
+            return Err(refused("the server does not prove who it is"));
         }
-        Ok(taken(&answer))
+        Ok(answer)
     }
 
-    fn choose_layer(&self, token: &[u8]) -> Result<Vec<u8>, GssapiFailure> {
-        let (mut minor, mut plain) = (0, given(&[]));
+    fn choose_layer(&self, token: &[u8]) -> Result<Vec<u8>, LoginTrouble> {
         // SAFETY: the context is established. It reads token, which lives on, and takes null for what is not asked for.
-        let major =
-            unsafe { gss_unwrap(&raw mut minor, self.context, &given(token), &raw mut plain, null_mut(), null_mut()) };
-        check(major, minor)?;
-        if taken(&plain).first().is_none_or(|offered| offered & NO_LAYER == 0) {
-            return Err(GssapiFailure::Refused("the server wants to sign or to encrypt what follows".to_owned()));
+        let (_, plain) = self.library.call(|minor, plain| unsafe {
+            (self.library.unwrap)(minor, self.context, &given(token), plain, null_mut(), null_mut())
+        })?;
+        if plain.first().is_none_or(|offered| offered & NO_LAYER == 0) {
+            return Err(refused("the server wants to sign or to encrypt what follows"));
         }
-        let (mut minor, mut wrapped) = (0, given(&[]));
         // With no other identity than that of the ticket.
         let choice = [NO_LAYER, 0, 0, 0];
         // SAFETY: as above.
-        let major =
-            unsafe { gss_wrap(&raw mut minor, self.context, 0, 0, &given(&choice), null_mut(), &raw mut wrapped) };
-        check(major, minor)?;
-        Ok(taken(&wrapped))
+        let (_, wrapped) = self.library.call(|minor, wrapped| unsafe {
+            (self.library.wrap)(minor, self.context, 0, 0, &given(&choice), null_mut(), wrapped)
+        })?;
+        Ok(wrapped)
     }
 }
 
@@ -214,26 +269,4 @@ fn taken(buffer: &Buffer) -> Vec<u8> {
     }
     // SAFETY: it has allocated so many bytes there, and nothing frees them.
     unsafe { slice::from_raw_parts(buffer.value.cast(), buffer.length) }.to_vec()
-}
-
-fn check(major: u32, minor: u32) -> Result<(), GssapiFailure> {
-    if major & ERROR == 0 {
-        return Ok(());
-    }
-    let why = match minor {
-        0 => explained(major, OF_GSS),
-        minor => explained(minor, OF_MECHANISM),
-    };
-    Err(if UNREACHABLE.contains(&minor) { GssapiFailure::Unreachable(why) } else { GssapiFailure::Refused(why) })
-}
-
-fn explained(status: u32, kind: c_int) -> String {
-    let (mut minor, mut more, mut text) = (0, 0, given(&[]));
-    // SAFETY: it reads the mechanism, which lives on, and writes to the others.
-    let major =
-        unsafe { gss_display_status(&raw mut minor, status, kind, &oid(KERBEROS), &raw mut more, &raw mut text) };
-    match taken(&text) {
-        said if major & ERROR == 0 && !said.is_empty() => String::from_utf8_lossy(&said).into_owned(),
-        _ => format!("error {status:#x}"),
-    }
 }

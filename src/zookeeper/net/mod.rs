@@ -5,8 +5,7 @@ pub mod connect; // the front door of every session
 pub mod credentials; // a file with a login
 mod diagnosis; // why no server was of use
 mod digest_md5; // a mechanism of SASL
-#[cfg(feature = "gssapi")]
-pub mod libgssapi; // Kerberos, by the C library
+mod libgssapi; // Kerberos, by the C library
 mod race; // all servers are tried, the first wins
 mod sasl; // logging in
 pub mod servers; // names and addresses

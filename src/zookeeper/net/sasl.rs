@@ -4,7 +4,6 @@
 //! us in all the same, without a login, and so does one that is told to (`zookeeper.allowSaslFailedClients`). So
 //! the login counts when the server has confirmed it, and not before.
 
-#[cfg(feature = "gssapi")]
 mod gssapi;
 
 use std::future::poll_fn;
@@ -13,6 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rustls::crypto::ring;
+use serde::{Deserialize, Serialize};
 
 use super::digest_md5::Response;
 use super::tcp::TcpChannel;
@@ -41,10 +41,12 @@ const NO_SASL: &str = "SASL is not set up there, so it would ignore the login";
 const LAST_ANSWER: Duration = Duration::from_millis(200);
 
 /// Why there is no login.
-#[derive(Debug)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) enum LoginTrouble {
     /// It will not mend itself.
     Refused(String),
+    /// This machine lacks the library that the login needs.
+    NoLibrary(String),
     /// The server has closed the connection in place of an answer. ZooKeeper 3.4 does that if it refuses the login.
     Closed,
     /// The connection cannot be used, for this reason.
@@ -54,7 +56,7 @@ pub(super) enum LoginTrouble {
 impl LoginTrouble {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Refused(why) | Self::Lost(why) => why,
+            Self::Refused(why) | Self::NoLibrary(why) | Self::Lost(why) => why,
             Self::Closed => "it closes the connection at the login, as ZooKeeper 3.4 does if the password is wrong",
         }
     }
@@ -80,7 +82,6 @@ impl<'c, 'p> LoginExchange<'c, 'p> {
     pub(super) async fn log_in(&mut self, sasl: Sasl<'_>) -> Result<(), LoginTrouble> {
         match sasl {
             Sasl::DigestMd5 { user, password } => self.digest_md5(user, password).await?,
-            #[cfg(feature = "gssapi")]
             Sasl::Gssapi { service } => self.gssapi(service).await?,
         }
         log::info!("logged in to {} by SASL", self.channel);

@@ -3,11 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::os::fd::AsFd as _;
 use std::task::Poll;
 use std::time::Duration;
-
-use nix::poll::PollFlags;
 
 use super::address::{ConnectString, HostPort};
 use super::credentials;
@@ -174,20 +171,10 @@ impl<'p> Servers<'p> {
     }
 }
 
-/// What is sent back by the process that asks the name servers.
-fn resolve(server: &HostPort) -> Vec<u8> {
-    let text = match (server.host.as_str(), server.port).to_socket_addrs() {
-        Ok(addresses) => addresses.map(|address| format!("{address}\n")).collect(),
-        Err(error) => brief(&error),
-    };
-    text.into_bytes()
-}
-
-/// What [`resolve`] has sent back: an address for each line, or one line that says why there is none.
-fn resolved(answer: &[u8]) -> Result<Vec<SocketAddr>, String> {
-    let answer = String::from_utf8_lossy(answer);
-    let found: Vec<_> = answer.lines().filter_map(|line| line.parse().ok()).collect();
-    if found.is_empty() { Err(answer.into_owned()) } else { Ok(found) }
+/// Asks the name servers, which may take for ever.
+fn resolve(server: &HostPort) -> Result<Vec<SocketAddr>, String> {
+    let addresses = (server.host.as_str(), server.port).to_socket_addrs();
+    addresses.map(Iterator::collect).map_err(|error| brief(&error))
 }
 
 /// All addresses of one server of the connect string, or why it has none. Asks the name servers once.
@@ -197,15 +184,9 @@ pub async fn addresses_of(server: &HostPort, reactor: &Reactor) -> Result<Vec<So
     }
     let failed = |why: String| format!("cannot resolve {}: {why}", server.host);
     let lookup = Lookup::begin(|| resolve(server)).map_err(|error| failed(brief(&error)))?;
-    let answer = poll_fn(|_| match lookup.answer() {
-        Some(answer) => Poll::Ready(answer),
-        None => {
-            reactor.wake_on(lookup.as_fd(), PollFlags::POLLIN);
-            Poll::Pending
-        }
-    });
     let mut addresses: Vec<SocketAddr> = vec![];
-    for address in resolved(&answer.await).map_err(failed)? {
+    let found: Result<Vec<_>, _> = lookup.answered(reactor).await.and_then(|found| found);
+    for address in found.map_err(failed)? {
         if !addresses.contains(&address) {
             addresses.push(address);
         }

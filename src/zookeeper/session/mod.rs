@@ -37,6 +37,8 @@ pub enum Failure {
     Denied,
     /// The servers do not let us in, for this reason.
     NotLetIn(String),
+    /// This machine lacks a library that the login needs: which one, and how to get it.
+    NoLibrary(String),
     /// This server is ClickHouse Keeper, where a lock cannot be relied on.
     ClickHouseKeeper(String),
     /// The server does not know this kind of request, and closes the connection over it.
@@ -61,7 +63,11 @@ impl fmt::Display for Failure {
             Self::Unimplemented => f.write_str("the server does not know the request"),
             Self::SessionOver => f.write_str("the session is over"),
             Self::ClickHouseKeeper(server) => write!(f, "{server} is ClickHouse Keeper"),
-            Self::NotLetIn(why) | Self::Unknown(why) | Self::Unusable(why) | Self::Refused(why) => f.write_str(why),
+            Self::NotLetIn(why)
+            | Self::NoLibrary(why)
+            | Self::Unknown(why)
+            | Self::Unusable(why)
+            | Self::Refused(why) => f.write_str(why),
         }
     }
 }

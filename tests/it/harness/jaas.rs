@@ -41,7 +41,7 @@ impl Users {
 }
 
 /// A class of the servers, with its package.
-fn class(name: &str) -> String {
+pub(crate) fn class(name: &str) -> String {
     let package = Release::used().main.strip_suffix("quorum.QuorumPeerMain").expect("the class of all servers");
     format!("{package}auth.{name}")
 }

@@ -2,6 +2,7 @@
 
 mod fuzz;
 mod hostile; // servers that mean harm
+mod kerberos;
 mod liar; // clients that lie
 mod lies; // a network that does
 pub(crate) mod login;
