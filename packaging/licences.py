@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the licences of zklock and of the crates that are linked into it for the target in argv[1]: who distributes
+"""Prints the licences of zklock and of the crates that are linked into it for the targets in argv: who distributes
 the program must pass on their copyright notices. Debian wants this as the file `copyright`."""
 
 import json
@@ -28,22 +28,21 @@ def notices(directory):
     return [APACHE.sub("[The Apache License, Version 2.0]\n", text) for text in texts]
 
 
-def linked(target):
-    """The packages, as in `cargo metadata`, that are linked into zklock for this target; zklock is one of them."""
+def linked(targets):
+    """The packages, as in `cargo metadata`, that are linked into zklock for these targets; zklock is one of them."""
     packages = {
         f"{package['name']} v{package['version']}": package
         for package in json.loads(cargo("metadata", "--locked", "--format-version=1"))["packages"]
     }
-    tree = cargo(
-        "tree", "--locked", "--edges=normal,no-proc-macro", f"--target={target}", "--prefix=none", "--format={p}"
-    )
-    return {name: packages[name] for name in sorted({" ".join(line.split()[:2]) for line in tree.splitlines()})}
+    targets = [f"--target={target}" for target in targets]
+    tree = cargo("tree", "--locked", "--edges=normal,no-proc-macro", *targets, "--prefix=none", "--format={p}")
+    return {name: packages[name] for name in sorted({" ".join(line.split()[:2]) for line in tree.splitlines() if line})}
 
 
 def main():
     print(pathlib.Path("packaging/copyright").read_text(encoding="utf-8"))
     printed = {}
-    for name, package in linked(sys.argv[1]).items():
+    for name, package in linked(sys.argv[1:]).items():
         if package["name"] == "zklock":
             continue
         texts = notices(pathlib.Path(package["manifest_path"]).parent)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints an SBOM in the format of CycloneDX, of the crates that are linked into zklock for the target in argv[1]. A
+"""Prints an SBOM in the format of CycloneDX, of the crates that are linked into zklock for the targets in argv. A
 serial number or a time would make each one another file."""
 
 import json
@@ -22,7 +22,7 @@ def component(package):
     return fields
 
 
-components = [component(package) for package in linked(sys.argv[1]).values()]
+components = [component(package) for package in linked(sys.argv[1:]).values()]
 bom = {
     "bomFormat": "CycloneDX",
     "specVersion": "1.5",
