@@ -219,7 +219,7 @@ threading.Thread(target=serve, daemon=True).start()
 sys.exit(subprocess.run(sys.argv[1:]).returncode == 0)
 EOF
     # Nothing serves there, so the check fails.
-    says '(127.0.0.77:2181)' unshare --net bash -euc 'ip link set lo up; exec python3 "$@"' bash "$scratch/dns.py" \
+    says ': 127.0.0.77:2181: ' unshare --net bash -euc 'ip link set lo up; exec python3 "$@"' bash "$scratch/dns.py" \
         bash -euc "$(declare -f inside); inside \"\$@\"" bash "$root" /zklock check -z zk.test
 }
 
