@@ -2,19 +2,17 @@
 //! are written in the transaction that deletes our contenders, so that the next run finds them.
 
 use std::future::pending;
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::Keeper;
 use super::ending::KeeperEnd;
 use super::io::KeeperIo;
-use super::place::Claim;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{self, LastRun, Success};
-use crate::rules::lock_delay::{HolderFate, HolderRecord};
+use crate::rules::lock_delay::{self, HolderFate, HolderRecord};
 use crate::rules::message::{Remark, Report};
 use crate::system::futures::or;
-use crate::zookeeper::session::{Failure, RecordWrite, Replaced, Session};
+use crate::zookeeper::session::{Failure, NodeStat, RecordWrite, Replaced, Session};
 
 /// How long a supervisor may take to say that the command was to be stopped when it ended. The keeper does not wait for a
 /// supervisor that is stopped, because others wait for the lock.
@@ -79,9 +77,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     async fn record(&self, session: &O::Session, success: Option<Success>) -> Result<(), Failure> {
-        let claims = self.place.borrow().claims();
-        let is_first = |claim: &&Rc<Claim>| claim.lock == self.plan.request.lock;
-        let Some(token) = claims.iter().find(is_first).map(|claim| claim.token) else { return Err(Failure::NoNode) };
+        let token = self.token_of(&last_run::path(self.plan.request.lock.as_str()), last_run::path);
+        let Some(token) = token else { return Err(Failure::NoNode) };
         let card = self.io.card();
         // A single node goes with the session: by now it may be another's.
         let mut nodes = if self.is_single() { vec![] } else { self.place.borrow().last_nodes_first() };
@@ -98,25 +95,17 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 // A record has another version, or is missing, or a node of ours is.
                 Err(failure @ (Failure::NoNode | Failure::Changed)) => {
                     let first = &records[0].path;
-                    let synced = session.sync(first);
-                    let read = session.read(first);
+                    let (synced, read) = (session.sync(first), session.read(first));
                     synced.await?;
-                    let is_missing = match read.await {
-                        Ok((data, stat)) => {
-                            let last = LastRun::from_bytes(&data, stat.written).filter(|_| success.is_some());
-                            let released =
-                                HolderRecord::from_bytes(&data).filter(|record| record.fate == HolderFate::Released);
-                            let written = last.map_or(released.map(|record| record.token), |last| last.token);
-                            if written >= Some(token) {
-                                // An earlier attempt has written it, and only the reply was lost; a later run may have
-                                // written its own since then.
-                                return Ok(());
-                            }
-                            false
-                        }
-                        Err(Failure::NoNode) => true,
-                        Err(failure) => return Err(failure),
+                    let found = match read.await {
+                        Err(Failure::NoNode) => None,
+                        found => Some(found?),
                     };
+                    let (is_missing, is_needed) =
+                        (found.is_none(), self.is_still_needed(first, found, success.is_some()));
+                    if !is_needed {
+                        return Ok(());
+                    }
                     if success.is_none() || self.has_record.replace(!is_missing) != is_missing {
                         return Err(failure);
                     }
@@ -126,5 +115,25 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Whether this record, which is `found` to be like that, does not say yet how the run has ended. An earlier attempt may have
+    /// written it, with its reply lost, and a later run may have written its own since then. `of_success`: whether the record
+    /// is that of the last successful run.
+    fn is_still_needed(&self, path: &str, found: Option<(Vec<u8>, NodeStat)>, of_success: bool) -> bool {
+        if of_success {
+            let own = self.token_of(path, last_run::path);
+            let last = found.and_then(|(data, stat)| LastRun::from_bytes(&data, stat.written));
+            return last.is_none_or(|last| last.token < own);
+        }
+        let own = self.token_of(path, lock_delay::path);
+        let holder = found.and_then(|(data, _)| HolderRecord::from_bytes(&data));
+        holder.is_some_and(|holder| holder.fate == HolderFate::Held && Some(holder.token) == own)
+    }
+
+    /// Our token for the lock whose record has this path.
+    fn token_of(&self, path: &str, record_of: impl Fn(&str) -> String) -> Option<i64> {
+        let claims = self.place.borrow().claims();
+        claims.iter().find(|claim| record_of(claim.lock.as_str()) == path).map(|claim| claim.token)
     }
 }

@@ -10,7 +10,7 @@ use crate::rules::lock_delay::{self, HolderFate, HolderRecord, Verdict};
 use crate::rules::message::{Progress, QueueView, Remark, Report, Right};
 use crate::rules::mode::Mode;
 use crate::system::futures::or;
-use crate::zookeeper::session::{Failure, RecordWrite, Replaced, Session, Watch};
+use crate::zookeeper::session::{Failure, NodeStat, RecordWrite, Replaced, Session, Watch};
 
 /// What a run has to do about the record of a lock before it starts.
 enum Next {
@@ -56,9 +56,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 self.wait_out(session, delay).await?;
             } else {
                 self.run.recorded.borrow_mut().extend(won.iter().map(|claim| claim.token));
+                let releases = starts.iter().cloned().zip(won).map(|(start, claim)| self.release_of(start, claim));
+                // Before the reply: the run may be told to end before it comes.
+                self.releases.replace(if self.is_recorded() { releases.collect() } else { vec![] });
                 if starts.is_empty() || self.write_records(session, &starts).await? {
-                    let releases = starts.into_iter().zip(won).map(|(start, claim)| self.release_of(start, claim));
-                    self.releases.replace(if self.is_recorded() { releases.collect() } else { vec![] });
                     return Ok(has_waited);
                 }
             }
@@ -75,33 +76,35 @@ impl<O: KeeperIo> Keeper<'_, O> {
     async fn judge_holder(&self, session: &O::Session, claim: &Claim) -> Result<Next, StepEnd> {
         let (lock, own_delay) = (&claim.lock, self.plan.request.lock_delay);
         let path = lock_delay::path(lock.as_str());
-        let (data, written, replaces, changed) = match self.insist(|| session.read_and_watch(&path)).await {
-            Ok((data, stat, changed)) => (data, stat.written, Replaced::Version(stat.version), Some(changed)),
-            Err(Failure::NoNode) => (vec![], 0, Replaced::Nothing, None),
+        let (data, stat, changed) = match self.insist(|| session.read_and_watch(&path)).await {
+            Ok((data, stat, changed)) => (data, stat, Some(changed)),
+            Err(Failure::NoNode) => (vec![], NodeStat::default(), None),
             Err(failure) => return Err(StepEnd::because(failure, &path)),
         };
+        let replaces = if changed.is_some() { Replaced::Version(stat.version) } else { Replaced::Nothing };
         let is_own = |token| self.run.recorded.borrow().contains(&token);
-        let (verdict, makes_sense) = lock_delay::judge(&data, written, own_delay, is_own);
+        let (verdict, makes_sense) = lock_delay::judge(&data, stat.written, own_delay, is_own);
         if !makes_sense {
             self.io.report_if_room(&Report::Remark(Remark::NoHolder(path.clone())));
         }
+        let seen = *self.run.seen_records.borrow_mut().entry((path.clone(), stat.version)).or_insert(self.io.now());
         let write = |record: HolderRecord| RecordWrite { path, data: record.to_bytes(), replaces };
-        Ok(match (verdict, changed) {
-            (Verdict::Mark(record), _) => Next::Mark(write(record)),
-            (Verdict::Wait(record, until), Some(changed)) if self.io.now() < claim.instant(until) => {
-                let (lock, until) = (lock.to_string(), claim.instant(until));
-                let view =
-                    QueueView { lock, place: None, holder: record.who(), held_since: None, free_at: Some(until) };
-                Next::Wait(Delay { until, view, changed })
+        if let (Verdict::Wait(record, until), Some(changed)) = (&verdict, changed) {
+            // However far ahead the servers' clock was when the record was marked, no run waits for longer than the delay.
+            let until = claim.instant(*until).min(seen + record.delay.max(own_delay));
+            if self.io.now() < until {
+                let (lock, holder, free_at) = (lock.to_string(), record.who(), Some(until));
+                let view = QueueView { lock, place: None, holder, held_since: None, free_at };
+                return Ok(Next::Wait(Delay { until, view, changed }));
             }
+        }
+        Ok(match verdict {
+            Verdict::Mark(record) => Next::Mark(write(record)),
             _ if self.is_recorded() => {
                 Next::Start(Some(write(HolderRecord::new(HolderFate::Held, claim.token, own_delay, self.io.card()))))
             }
-            // Otherwise each later reader would wait again.
-            (Verdict::Wait(record, _), _) => {
-                Next::Start(Some(write(HolderRecord { fate: HolderFate::Released, ..record })))
-            }
-            (Verdict::Start, _) => Next::Start(None),
+            // The mark stays, and a later run counts from it as well.
+            _ => Next::Start(None),
         })
     }
 
@@ -118,6 +121,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
             // Another run has written, or an earlier attempt of ours whose reply was lost. If our node is missing, its watch tells.
             Err(Failure::Exists | Failure::Changed | Failure::NoNode) => {
                 self.insist(|| session.sync(path)).await.map_err(|failure| StepEnd::because(failure, path))?;
+                // If our node is missing, our server may show it for ever (ZOOKEEPER-5010), and no watch tells.
+                self.insist(|| session.beat(&nodes, None)).await.map_err(|failure| StepEnd::because(failure, path))?;
             }
             Err(Failure::Unknown(why)) => log::info!("{path} may or may not have been written: {why}"),
             Err(failure) => return Err(lacking(failure, path, Right::Write)),

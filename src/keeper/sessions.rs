@@ -3,11 +3,12 @@
 //! orders to queue again: it does so only if it has opened no gate.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use super::Keeper;
 use super::ending::KeeperEnd;
 use super::io::KeeperIo;
+use super::{Keeper, Told};
 use crate::cli::Plan;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
@@ -25,6 +26,8 @@ pub(super) struct RunState {
     /// With `--lock-delay`: the tokens of the records that this run has written. A session that is lost before a command was
     /// started delays the next one of the same run by nothing.
     pub(super) recorded: RefCell<Vec<i64>>,
+    /// When this run first saw the records of holders: by their paths and versions.
+    pub(super) seen_records: RefCell<HashMap<(String, i32), Instant>>,
     /// How many sessions in a row have ended before they had a place in the queue.
     without_place: Cell<u32>,
     /// How long to wait before the next session is opened.
@@ -44,6 +47,7 @@ pub async fn keep<O: KeeperIo>(plan: &Plan, refresh: Option<Duration>, io: O) {
         started: io.now(),
         asked: Cell::default(),
         recorded: RefCell::default(),
+        seen_records: RefCell::default(),
         without_place: Cell::default(),
         pause: Cell::default(),
     };
@@ -54,7 +58,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// This session is lost, and another one is to follow.
     pub(super) async fn prepare_next(&self, loss: Loss) -> KeeperEnd {
         let has_waited = self.told.borrow_mut().waits.take().is_some();
-        let had_place = has_waited || self.told.borrow().held;
+        let is_told = |told: &Told| told.held || told.delayed_until.is_some();
+        let had_place = has_waited || is_told(&self.told.borrow());
         self.run.without_place.set(if had_place { 0 } else { self.run.without_place.get() + 1 });
         let pause = pause_after(self.run.without_place.get(), self.session.timeout.get());
         // Not all clients whose sessions have ended at the same moment are to come back at the same moment.

@@ -97,7 +97,8 @@ impl Roster {
     /// Takes note of a holder that has vanished. Those whose turn it is do not hold yet, unless they have published that they do:
     /// a run without `--lock-delay` does not wait.
     pub fn delay(&mut self, vanished: Vanished) {
-        let delayed = self.contenders.iter_mut().filter(|contender| contender.held_since.is_none());
+        let is_delayed = |entry: &&mut Entry| entry.client == Some("zklock") && entry.held_since.is_none();
+        let delayed = self.contenders.iter_mut().filter(is_delayed);
         delayed.for_each(|contender| contender.holds = false);
         self.vanished = Some(Box::new(vanished));
     }

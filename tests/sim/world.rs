@@ -134,6 +134,7 @@ impl SimIo {
         match report {
             Report::Queue(Progress::Skipped(last)) => state.check_skip(host, last),
             Report::Remark(Remark::Unrecorded(why)) => state.check_unrecorded(host, why.as_deref()),
+            Report::Remark(Remark::Unreleased(why)) => state.check_unreleased(host, why),
             Report::Lost(Loss::NodeDeleted) => state.check_blame(host),
             Report::Lost(Loss::StoodStill) => state.coverage.count(Kind::StoodStill),
             _ => {}
