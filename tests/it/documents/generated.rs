@@ -14,7 +14,7 @@ use zklock::cli::{self, Subcommand};
 use zklock::rules::queue::Dialect;
 use zklock::rules::signal::Signal;
 
-use crate::documents::pages;
+use crate::documents::{options_page, pages};
 
 fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -33,7 +33,8 @@ pub(super) fn documents() -> &'static [Document] {
             ("completions/_zklock", completion(Shell::Zsh)),
             ("completions/zklock.fish", completion(Shell::Fish)),
         ];
-        let documents: Vec<_> = completions.into_iter().chain(pages::wanted()).collect();
+        let documents: Vec<_> =
+            completions.into_iter().chain(pages::wanted()).chain([options_page::wanted()]).collect();
         if std::env::var_os("SNAPSHOTS").is_some_and(|value| value == "overwrite") {
             for (path, wanted) in &documents {
                 fs::write(in_repository(path), wanted).unwrap_or_else(|error| panic!("{path}: {error}"));
