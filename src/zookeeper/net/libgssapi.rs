@@ -26,7 +26,7 @@ pub(super) struct Token {
 
 /// Our side of a login.
 pub(super) struct Client {
-    library: Library,
+    functions: Library,
     name: *mut c_void,
     context: *mut c_void,
     is_established: bool,
@@ -187,17 +187,17 @@ impl Client {
     /// Will log in to a service on a host. A service with a slash, such as `zookeeper/zk.example.org@EXAMPLE.ORG`, is a
     /// principal, whatever the host is called.
     pub(super) fn new(service: &str, host: &str) -> Result<Self, LoginTrouble> {
-        let library = Library::open()?;
+        let functions = Library::open()?;
         let (text, kind) = match service.contains('/') {
             true => (service.to_owned(), PRINCIPAL),
             false => (format!("{service}@{host}"), HOST_BASED),
         };
         let mut name = null_mut();
         // SAFETY: it reads text and kind, which live on, and writes to the other two.
-        library.call(|minor, _| unsafe {
-            (library.import_name)(minor, &given(text.as_bytes()), &oid(kind), &raw mut name)
+        functions.call(|minor, _| unsafe {
+            (functions.import_name)(minor, &given(text.as_bytes()), &oid(kind), &raw mut name)
         })?;
-        Ok(Self { library, name, context: null_mut(), is_established: false })
+        Ok(Self { functions, name, context: null_mut(), is_established: false })
     }
 
     /// What is said next. `token`: what the server has said; empty at the beginning.
@@ -211,8 +211,8 @@ impl Client {
         let mut flags = 0;
         // SAFETY: name and context are the library's, and it takes null for each of what is not given. It reads token
         // and mechanism, which live on, and writes to the others.
-        let (major, answer) = self.library.call(|minor, answer| unsafe {
-            (self.library.init_sec_context)(
+        let (major, answer) = self.functions.call(|minor, answer| unsafe {
+            (self.functions.init_sec_context)(
                 minor,
                 null(),
                 &raw mut self.context,
@@ -237,8 +237,8 @@ impl Client {
 
     fn choose_layer(&self, token: &[u8]) -> Result<Vec<u8>, LoginTrouble> {
         // SAFETY: the context is established. It reads token, which lives on, and takes null for what is not asked for.
-        let (_, plain) = self.library.call(|minor, plain| unsafe {
-            (self.library.unwrap)(minor, self.context, &given(token), plain, null_mut(), null_mut())
+        let (_, plain) = self.functions.call(|minor, plain| unsafe {
+            (self.functions.unwrap)(minor, self.context, &given(token), plain, null_mut(), null_mut())
         })?;
         if plain.first().is_none_or(|offered| offered & NO_LAYER == 0) {
             return Err(refused("the server wants to sign or to encrypt what follows"));
@@ -246,8 +246,8 @@ impl Client {
         // With no other identity than that of the ticket.
         let choice = [NO_LAYER, 0, 0, 0];
         // SAFETY: as above.
-        let (_, wrapped) = self.library.call(|minor, wrapped| unsafe {
-            (self.library.wrap)(minor, self.context, 0, 0, &given(&choice), null_mut(), wrapped)
+        let (_, wrapped) = self.functions.call(|minor, wrapped| unsafe {
+            (self.functions.wrap)(minor, self.context, 0, 0, &given(&choice), null_mut(), wrapped)
         })?;
         Ok(wrapped)
     }
