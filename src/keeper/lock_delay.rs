@@ -118,14 +118,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 self.extend_lease(session, beat);
                 return Ok(true);
             }
-            // Another run has written, or an earlier attempt of ours whose reply was lost. If our node is missing, its watch tells.
+            // Another run has written, or an earlier attempt of ours whose reply was lost.
             Err(Failure::Exists | Failure::Changed | Failure::NoNode) => {
                 self.insist(|| session.sync(path)).await.map_err(|failure| StepEnd::because(failure, path))?;
                 // If our node is missing, our server may show it for ever (ZOOKEEPER-5010), and no watch tells.
                 self.insist(|| session.beat(&nodes, None)).await.map_err(|failure| StepEnd::because(failure, path))?;
             }
             Err(Failure::Unknown(why)) => log::info!("{path} may or may not have been written: {why}"),
-            Err(failure) => return Err(lacking(failure, path, Right::Write)),
+            Err(failure) => return Err(unwritten(failure, &records[0])),
         }
         self.io.sleep(PAUSE).await;
         Ok(false)
@@ -153,5 +153,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let released =
             HolderRecord::new(HolderFate::Released, claim.token, self.plan.request.lock_delay, self.io.card());
         RecordWrite { data: released.to_bytes(), replaces: Replaced::Version(version), ..held }
+    }
+}
+
+/// The end of a step that had to write this record.
+fn unwritten(failure: Failure, record: &RecordWrite) -> StepEnd {
+    match (record.replaces, record.path.rsplit_once('/')) {
+        (Replaced::Nothing, Some(("", _))) => lacking(failure, "/", Right::Create),
+        (Replaced::Nothing, Some((parent, _))) => lacking(failure, parent, Right::Create),
+        _ => lacking(failure, &record.path, Right::Write),
     }
 }

@@ -237,7 +237,7 @@ pub enum Right {
     /// To list its children.
     Read,
     Create,
-    /// To change its data, or to create it.
+    /// To change its data.
     Write,
 }
 

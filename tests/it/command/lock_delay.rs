@@ -269,8 +269,15 @@ fn modes_without_a_delay_refuse_it() {
 #[test]
 fn a_record_that_may_not_be_written_refuses_the_run() {
     let scratch = Scratch::new().with_lock();
-    scratch.client().create(RECORD, b"", Kind::Persistent).unwrap();
     let (read, admin) = (1, 16);
+    scratch.client().create("/jobs", b"", Kind::Persistent).unwrap();
+    scratch.client().create("/jobs/lock", b"", Kind::Persistent).unwrap();
+    scratch.client().allow("/jobs", read + admin).unwrap();
+    let output = scratch.zklock().args(["--lock-delay", "1s", "/jobs/lock"]).child([""; 0]).run().expect_code(77);
+    let line = "an ACL forbids creating children of /jobs: the permission c is missing; ";
+    assert!(only_line(&output).starts_with(line), "{output}");
+    scratch.client().make_open("/jobs").unwrap();
+    scratch.client().create(RECORD, b"", Kind::Persistent).unwrap();
     scratch.client().allow(RECORD, read + admin).unwrap();
     let output = run(&scratch, "1s", &[]).expect_code(77);
     let line = "an ACL forbids writing /lock.zklock.held: the permission w is missing; ";
