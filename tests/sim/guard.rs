@@ -12,7 +12,7 @@ use zklock::rules::signal::Signal;
 use crate::coverage::Kind;
 use crate::host::status_of;
 use crate::nested::Lender;
-use crate::state::{Event, State, Time, instant, micros};
+use crate::state::{Event, State, Time, TurnRate, instant, micros};
 
 /// How long the kernel takes to deliver a signal.
 const DELIVERY: Time = 50;
@@ -38,6 +38,7 @@ pub(crate) struct Guard {
     /// Whether the kernel kills the command's process group when the guard or the supervisor ends.
     has_fuses: bool,
     armed: Option<Time>,
+    turn_rate: TurnRate,
     /// The run above that lends to ours. Its pipe is open for as long as the guard lives.
     pub(crate) lender: Option<Lender>,
     /// What it shows to the others.
@@ -62,6 +63,7 @@ impl Guard {
             timers: None,
             has_fuses: false,
             armed: None,
+            turn_rate: TurnRate::default(),
             lender: None,
             stage: Stage::Gated,
             ended: None,
@@ -220,6 +222,9 @@ impl State {
         if state.guard.is_done {
             return self.guard_ends(host);
         }
+        if self.hosts[host].guard.turn_rate.is_exceeded(self.now) {
+            self.fail(format!("the guard of host {host} does not sleep between its turns"));
+        }
         self.look_at_lease(host);
         self.hosts[host].longest_lease = 0;
         let rules = self.guard(host).rules.take();
@@ -245,10 +250,10 @@ impl State {
             NextTurn::Wait(None) => {}
             NextTurn::Wait(Some(at)) => {
                 let at = micros(at.since_boot());
-                if self.guard(host).armed != Some(at) {
+                if at <= self.now || self.guard(host).armed != Some(at) {
                     self.guard(host).armed = Some(at);
                     let late = self.latency();
-                    self.schedule(at + late, Event::Guard(host));
+                    self.schedule(at.max(self.now) + late, Event::Guard(host));
                 }
             }
         }

@@ -26,7 +26,7 @@ use crate::coverage::Kind;
 use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::nested::{Lender, Lending, Nesting, end_of};
-use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
+use crate::state::{Event, KeeperState, MS, State, Time, TurnRate, instant, micros};
 
 /// How long a supervisor that has finished waits for its keeper to exit.
 const KEEPER_EXIT: Time = 500 * MS;
@@ -142,6 +142,7 @@ pub(crate) struct Host {
     pub(crate) revoked: bool,
     pub(crate) told_revoked: bool,
     armed: Option<Time>,
+    turn_rate: TurnRate,
     pub(crate) processes: Vec<Process>,
     /// What waits at the gate, or has passed it, starts the command under this grant, if that is before this instant.
     opening: Option<(Grant, Time)>,
@@ -246,6 +247,7 @@ impl Host {
             revoked: false,
             told_revoked: false,
             armed: None,
+            turn_rate: TurnRate::default(),
             processes: vec![],
             opening: None,
             is_recalled: false,
@@ -547,6 +549,9 @@ impl State {
             return;
         }
         let Some(mut turns) = state.turns.take() else { return };
+        if state.turn_rate.is_exceeded(self.now) {
+            self.fail(format!("the supervisor of host {host} does not sleep between its turns"));
+        }
         // A supervisor that is stopped again before it has to act does not help.
         let limits = self.keeper_of(host, self.hosts[host].lender.as_ref()).and_then(|keeper| keeper.limits);
         if limits.is_none_or(|(kill_at, _)| kill_at <= self.now) {
@@ -566,7 +571,7 @@ impl State {
         if let Some(outcome) = outcome {
             self.finish(host, outcome);
         } else if let Some(deadline) = deadline.map(|deadline| micros(deadline.since_boot()))
-            && self.hosts[host].armed != Some(deadline)
+            && (deadline <= self.now || self.hosts[host].armed != Some(deadline))
         {
             self.hosts[host].armed = Some(deadline);
             let late = self.latency();

@@ -30,6 +30,9 @@ pub(crate) fn micros(time: Duration) -> Time {
     u64::try_from(time.as_micros()).unwrap_or(Time::MAX / 4)
 }
 
+/// The most turns of a process in a virtual second.
+const MOST_TURNS: u32 = 1000;
+
 /// Something that is due. Numbers are indices into the vectors of [`State`].
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -78,6 +81,26 @@ pub(crate) enum Event {
     Fault(Fault),
 }
 
+/// How many turns a process has taken in this virtual second. One that polls what stays ready, or sets its timer to an
+/// instant that has passed, takes thousands.
+#[derive(Debug, Default)]
+pub(crate) struct TurnRate {
+    second: Time,
+    turns: u32,
+}
+
+impl TurnRate {
+    /// Counts a turn. Returns whether there have been too many.
+    pub(crate) fn is_exceeded(&mut self, now: Time) -> bool {
+        let second = now / (1000 * MS);
+        if std::mem::replace(&mut self.second, second) != second {
+            self.turns = 0;
+        }
+        self.turns += 1;
+        self.turns > MOST_TURNS
+    }
+}
+
 /// A keeper as its supervisor and the network see it.
 pub(crate) struct KeeperState {
     pub(crate) host: usize,
@@ -109,6 +132,7 @@ pub(crate) struct KeeperState {
     pub(crate) listed: Vec<(String, Vec<ChildName>)>,
     /// How often it was polled.
     pub(crate) turn: u64,
+    turn_rate: TurnRate,
     /// When it asks to be polled again, and when it will be.
     wake_at: Option<Time>,
     armed: Option<(Time, Time)>,
@@ -135,6 +159,7 @@ impl KeeperState {
             distrusted: None,
             listed: vec![],
             turn: 0,
+            turn_rate: TurnRate::default(),
             wake_at: None,
             armed: None,
         }
@@ -274,6 +299,9 @@ impl State {
         let state = &mut self.keepers[keeper];
         state.turn += 1;
         state.wake_at = None;
+        if state.turn_rate.is_exceeded(self.now) {
+            self.fail(format!("keeper {keeper} does not sleep between its turns"));
+        }
     }
 
     pub(crate) fn wake_keeper_at(&mut self, keeper: usize, at: Time) {
@@ -284,7 +312,7 @@ impl State {
     /// A keeper was polled, and sleeps until its earliest timer wakes it.
     pub(crate) fn end_turn(&mut self, keeper: usize) {
         let Some(at) = self.keepers[keeper].wake_at else { return };
-        if self.keepers[keeper].armed.is_none_or(|(armed, _)| armed != at) {
+        if at <= self.now || self.keepers[keeper].armed.is_none_or(|(armed, _)| armed != at) {
             let wakes = at.max(self.now) + self.latency();
             self.keepers[keeper].armed = Some((at, wakes));
             self.schedule(wakes, Event::Wake(keeper));
