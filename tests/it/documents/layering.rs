@@ -42,6 +42,8 @@ const FORBIDDEN: &[(&str, &str, &[&[&str]])] = &[
     // It reaches outside in one file, so the simulator can take the place of the world.
     ("keeper/", "keeper/process.rs", &[&["crate::between", "crate::guard", "zookeeper::net", "fastrand::"]]),
     ("supervisor/turn.rs", "", &[&["std::time"], LIBRARIES]),
+    // The shared page is right on every processor, because all its accesses have one order.
+    ("between/", "", &[&["Relaxed", "Acquire", "AcqRel", "Ordering::Release"]]),
 ];
 
 /// Files in the same way, and what they may know alone of what begins like this.
