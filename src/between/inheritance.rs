@@ -8,7 +8,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::pipe2;
 
 use super::lending::{Lender, Lending};
-use super::page::Page;
+use super::page::{LeaseView, Page};
 use crate::rules::lease::Span;
 
 /// The supervisor makes it before it forks the keeper and the guard. A run that borrows its locks has a lender in place of a
@@ -16,8 +16,8 @@ use crate::rules::lease::Span;
 #[derive(Debug)]
 pub struct Inheritance {
     pub page: Page,
-    /// The page whose lease the guard enforces: our own, or that of the lender.
-    pub lease: Page,
+    /// The lease that the guard enforces: our own, or that of the lender.
+    pub lease: LeaseView,
     pub lender: Option<Lender>,
     /// Readable once no guard is left, and none can come.
     guards_gone: OwnedFd,
@@ -47,7 +47,7 @@ impl Inheritance {
         let (page, file) = Page::new()?;
         Ok(Self {
             page,
-            lease: lender.as_ref().map_or(page, |lender| lender.lease),
+            lease: lender.as_ref().map_or(page.lease(), |lender| lender.lease),
             lender,
             guards_gone,
             guard_alive: Some(guard_alive),
@@ -93,7 +93,7 @@ impl KeeperInheritance<'_> {
     /// guards of borrowers cannot be woken: our guard kills what is below them, but not below `zklock hold`, whose borrowers
     /// lose the lock.
     pub fn write_lease(&self, span: Span) {
-        let is_shorter = span.ends_at < self.page.limits().ends_at;
+        let is_shorter = span.ends_at < self.page.lease().limits().ends_at;
         self.page.write_lease(span);
         if is_shorter {
             self.wake_guard();

@@ -29,7 +29,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
 use nix::unistd::{geteuid, pipe2, write};
 
-use super::page::Page;
+use super::page::{LeaseView, Page};
 use crate::rules::loans::{Lent, Processes, Unlent};
 use crate::rules::offer::{Barrier, Descriptor, Offer};
 use crate::rules::process_identity::ProcessIdentity;
@@ -105,7 +105,7 @@ impl Lending {
 /// A run above us that lends us its locks.
 #[derive(Debug)]
 pub struct Lender {
-    pub lease: Page,
+    pub lease: LeaseView,
     /// A read end of its pipe.
     pub pipe: OwnedFd,
 }
@@ -156,7 +156,7 @@ fn has(pipe: BorrowedFd<'_>, event: PollFlags) -> bool {
 }
 
 /// Opens a lender's page and a read end of its pipe. An error without a number: the lender has closed its door.
-fn open(offer: Offer) -> io::Result<(Option<(Page, Lent)>, OwnedFd)> {
+fn open(offer: Offer) -> io::Result<(Option<(LeaseView, Lent)>, OwnedFd)> {
     let pid = offer.lender.pid;
     let path = |descriptor: Descriptor| format!("/proc/{pid}/fd/{}", descriptor.number);
     let stands = || -> io::Result<()> {

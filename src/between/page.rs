@@ -22,10 +22,13 @@ use crate::rules::loans::Lent;
 use crate::rules::signal::Signal;
 use crate::system::memory;
 
-/// Memory that a supervisor shares with its keeper and its guard. Nested runs read the lease in the page of the run that lends to
-/// them, and write nothing.
+/// Memory that a supervisor shares with its keeper and its guard.
 #[derive(Clone, Copy, Debug)]
 pub struct Page(&'static Cells);
+
+/// The lease in a page. A nested run has only this of the page of the run that lends to it, where it cannot write.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseView(&'static Cells);
 
 /// Instants are in nanoseconds since boot, 0 for never.
 ///
@@ -90,8 +93,8 @@ impl Page {
         file.write_all_at(&serde_json::to_vec(lent)?, TEXT)
     }
 
-    /// The page of a run above, and what that run lends. `None`: another version has made it.
-    pub fn open(file: &File) -> io::Result<Option<(Self, Lent)>> {
+    /// The lease of a run above, and what that run lends. `None`: another version has made its page.
+    pub fn open(file: &File) -> io::Result<Option<(LeaseView, Lent)>> {
         let is_sealed = fcntl(file, FcntlArg::F_GET_SEALS).is_ok_and(|seals| seals & libc::F_SEAL_SHRINK != 0);
         if !is_sealed || file.metadata()?.len() <= TEXT {
             return Ok(None);
@@ -103,7 +106,7 @@ impl Page {
         let mut text = vec![];
         (&*file).seek(SeekFrom::Start(TEXT))?;
         (&*file).read_to_end(&mut text)?;
-        Ok(serde_json::from_slice(&text).ok().map(|lent| (page, lent)))
+        Ok(serde_json::from_slice(&text).ok().map(|lent| (page.lease(), lent)))
     }
 
     /// Maps the beginning of a file that is sealed, and longer than the cells.
@@ -116,9 +119,8 @@ impl Page {
         Ok(Self(cells))
     }
 
-    /// The page itself, to be locked in memory: its address and its length.
-    pub fn extent(self) -> (usize, usize) {
-        (std::ptr::from_ref(self.0) as usize, size_of::<Cells>())
+    pub fn lease(self) -> LeaseView {
+        LeaseView(self.0)
     }
 
     /// The keeper shows a lease, which may end sooner than the one before.
@@ -141,32 +143,6 @@ impl Page {
             cell.store(0, SeqCst);
         }
         self.0.revoked.store(0, SeqCst);
-    }
-
-    pub fn is_revoked(self) -> bool {
-        self.0.revoked.load(SeqCst) != 0
-    }
-
-    /// The lease, if there is one. `None` as well while the keeper is about to write another one.
-    pub fn lease(self) -> Option<Span> {
-        let from = instant(self.0.from.load(SeqCst))?;
-        let span = Terms::span(Duration::from_nanos(self.0.timeout.load(SeqCst)), from);
-        Some(span).filter(|span| self.limits() == Limits { kill_at: span.kill_at, ends_at: span.ends_at })
-    }
-
-    /// When the lease demands SIGKILL, and when it ends.
-    pub fn limits(self) -> Limits {
-        let is_revoked = self.is_revoked();
-        let limit = |cell: &AtomicU64| {
-            let nanos = if is_revoked { 0 } else { cell.load(SeqCst) };
-            Instant::from_boot(Duration::from_nanos(nanos))
-        };
-        Limits { kill_at: limit(&self.0.kill_at), ends_at: limit(&self.0.ends_at) }
-    }
-
-    /// When the servers last answered, if they have.
-    pub fn answered_at(self) -> Option<Instant> {
-        instant(self.0.answered.load(SeqCst))
     }
 
     /// The supervisor: the keeper is to release the lock, and the message that says so cannot be sent.
@@ -212,7 +188,7 @@ impl Page {
 
     /// When the command began, and its status (waitpid(2)), if it has ended and zklock had not stopped it.
     pub fn own_end(self) -> Option<(Instant, i32)> {
-        let was_stopped = self.is_spoiled() || self.is_lease_over() || self.is_revoked();
+        let was_stopped = self.is_spoiled() || self.is_lease_over() || self.lease().is_revoked();
         instant(self.0.began.load(SeqCst)).zip(self.ended()).filter(|_| !was_stopped)
     }
 
@@ -274,6 +250,39 @@ impl Page {
     }
 }
 
+impl LeaseView {
+    /// The page that it is in, to be locked in memory: its address and its length.
+    pub fn extent(self) -> (usize, usize) {
+        (std::ptr::from_ref(self.0) as usize, size_of::<Cells>())
+    }
+
+    pub fn is_revoked(self) -> bool {
+        self.0.revoked.load(SeqCst) != 0
+    }
+
+    /// The lease, if there is one. `None` as well while the keeper is about to write another one.
+    pub fn span(self) -> Option<Span> {
+        let from = instant(self.0.from.load(SeqCst))?;
+        let span = Terms::span(Duration::from_nanos(self.0.timeout.load(SeqCst)), from);
+        Some(span).filter(|span| self.limits() == Limits { kill_at: span.kill_at, ends_at: span.ends_at })
+    }
+
+    /// When the lease demands SIGKILL, and when it ends.
+    pub fn limits(self) -> Limits {
+        let is_revoked = self.is_revoked();
+        let limit = |cell: &AtomicU64| {
+            let nanos = if is_revoked { 0 } else { cell.load(SeqCst) };
+            Instant::from_boot(Duration::from_nanos(nanos))
+        };
+        Limits { kill_at: limit(&self.0.kill_at), ends_at: limit(&self.0.ends_at) }
+    }
+
+    /// When the servers last answered, if they have.
+    pub fn answered_at(self) -> Option<Instant> {
+        instant(self.0.answered.load(SeqCst))
+    }
+}
+
 fn nanos(instant: Instant) -> u64 {
     u64::try_from(instant.since_boot().as_nanos()).unwrap_or(u64::MAX)
 }
@@ -290,24 +299,24 @@ mod tests {
     #[test]
     fn the_lease_is_shared_until_it_is_revoked() {
         let (page, file) = Page::new().unwrap();
-        let shared = Page::map(&file, ProtFlags::PROT_READ).unwrap();
-        assert_eq!((shared.lease(), shared.is_revoked()), (None, false));
+        let lease = Page::map(&file, ProtFlags::PROT_READ).unwrap().lease();
+        assert_eq!((lease.span(), lease.is_revoked()), (None, false));
         let from = Instant::from_boot(Duration::from_millis(1234));
         let span = Terms::span(Duration::from_secs(10), from);
         page.write_lease(span);
-        assert_eq!((shared.lease(), shared.answered_at()), (Some(span), None));
-        assert_eq!(shared.limits(), Limits { kill_at: span.kill_at, ends_at: span.ends_at });
+        assert_eq!((lease.span(), lease.answered_at()), (Some(span), None));
+        assert_eq!(lease.limits(), Limits { kill_at: span.kill_at, ends_at: span.ends_at });
         let now = Instant::from_boot(Duration::from_millis(1240));
         page.write_answered_at(now);
-        assert_eq!((shared.lease(), shared.answered_at()), (Some(span), Some(now)));
+        assert_eq!((lease.span(), lease.answered_at()), (Some(span), Some(now)));
         page.revoke();
-        assert_eq!((shared.lease(), shared.is_revoked()), (None, true));
-        assert!(shared.limits().kill_at < from);
+        assert_eq!((lease.span(), lease.is_revoked()), (None, true));
+        assert!(lease.limits().kill_at < from);
         page.forget_lease();
-        assert_eq!((shared.lease(), shared.is_revoked()), (None, false));
+        assert_eq!((lease.span(), lease.is_revoked()), (None, false));
         let earlier = Terms::span(Duration::from_secs(4), from - Duration::from_millis(1));
         page.write_lease(earlier);
-        assert_eq!(shared.lease(), Some(earlier));
+        assert_eq!(lease.span(), Some(earlier));
     }
 
     #[test]

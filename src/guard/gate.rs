@@ -10,7 +10,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
 
 use super::program::{self, FailureReport};
-use crate::between::page::Page;
+use crate::between::page::{LeaseView, Page};
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
 use crate::rules::instant::Instant;
@@ -72,7 +72,14 @@ const VARIABLES: u32 = 12;
 /// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, writes when all is ready. By then
 /// the supervisor has sent the [`Opening`], which wakes no process. If the guard dies before it has written, this process
 /// exits. The guard dies with the supervisor.
-pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guard: Pid, page: Page, lease: Page) -> ! {
+pub(super) fn wait(
+    birth: &GuardBirth<'_>,
+    passage: &Passage,
+    go: &OwnedFd,
+    guard: Pid,
+    page: Page,
+    lease: LeaseView,
+) -> ! {
     let Passage { gate, report, supervisor } = passage;
     if birth.own_group
         && let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0))

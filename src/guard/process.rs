@@ -20,7 +20,7 @@ use super::gate::{self, GuardBirth, Passage};
 use super::kernel::{self, Fuse, Timer, above};
 use super::request;
 use super::tree::{StartGroup, Tree};
-use crate::between::page::Page;
+use crate::between::page::{LeaseView, Page};
 use crate::rules::guard::{Children, GuardIo, GuardReaped, GuardRules, Heard, NextTurn, Sign, Stage, Targets};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Limits;
@@ -50,7 +50,7 @@ pub(super) struct Inherited<'a> {
     /// The end of a pipe that shows that the supervisor has died. The kernel kills the command at that moment.
     pub(super) fuse: OwnedFd,
     pub(super) page: Page,
-    pub(super) lease: Page,
+    pub(super) lease: LeaseView,
 }
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave. If the system is short of something,
@@ -150,7 +150,7 @@ impl<'a> GuardProcess<'a> {
             inherited,
         };
         process.close_others(birth);
-        kernel::lock_in_memory([process.inherited.page.extent(), process.inherited.lease.extent()]);
+        kernel::lock_in_memory([process.inherited.page.lease(), process.inherited.lease].map(LeaseView::extent));
         process.tree.touch_memory();
         process.inherited.page.set_command(child);
         Ok(process)

@@ -57,8 +57,8 @@ impl SupervisorIo for Supervisor<'_> {
     }
 
     fn lease(&self) -> (Option<Span>, Option<Instant>) {
-        let page = self.keeper.inherited.lease;
-        (page.lease(), page.answered_at())
+        let lease = self.keeper.inherited.lease;
+        (lease.span(), lease.answered_at())
     }
 
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {

@@ -83,10 +83,10 @@ fn nothing_is_borrowed_once_it_was_called_in() {
 fn a_borrower_sees_the_lease_and_what_is_lent() {
     let (_lending, offer, page) = lending();
     let (lent, lender) = Proc.open(offer).unwrap();
-    assert_eq!((lent, lender.lease.lease()), (self::lent(), None));
+    assert_eq!((lent, lender.lease.span()), (self::lent(), None));
     let span = Terms::span(std::time::Duration::from_secs(10), Instant::from_boot(std::time::Duration::from_secs(1)));
     page.write_lease(span);
-    assert_eq!(lender.lease.lease(), Some(span));
+    assert_eq!(lender.lease.span(), Some(span));
     page.revoke();
     assert!(lender.lease.is_revoked());
 }
