@@ -1,10 +1,8 @@
-//! The README and the pages with further examples: the examples are run, the tables are compared with the program. The
-//! links of all documents are followed.
+//! The README and the pages with further examples: the examples are run, the tables are compared with the program.
 //!
 //! A `console` block is a session: what it shows is what must come. A `sh` block is a script that must succeed.
 //! readme_recipes.rs and recipes.rs run the others.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -27,7 +25,6 @@ pub(super) const RECIPES: &str = include_str!("../../../docs/recipes.md");
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 const OPERATIONS: &str = include_str!("../../../docs/operations.md");
 pub(super) const COMPARISON: &str = include_str!("../../../docs/comparison.md");
-const TROUBLESHOOTING: &str = include_str!("../../../docs/troubleshooting.md");
 
 /// A program that the examples call: it tells on which lock, and with which arguments.
 const STUB: &str = "#!/bin/sh\necho \"${0##*/} under ${ZKLOCK_PATH:-nothing}: $*\" >> \"$CALLS\"\n";
@@ -250,31 +247,6 @@ fn assert_has<const N: usize>(page: &str, heading: [&str; N], rows: impl IntoIte
     assert!(page.contains(&format!("\n\n{table}\n")), "the page should have this table:\n\n{table}");
 }
 
-/// The command lines of zklock with a lock in a page: between backticks, and as lines of its blocks. What a shell would do
-/// more with is left out.
-fn command_lines(page: &'static str) -> impl Iterator<Item = Vec<OsString>> {
-    let blocks = blocks_of(page).into_iter().filter(|block| block.language == "text");
-    let lines = blocks.flat_map(|block| block.text.lines().map(str::to_owned).collect::<Vec<_>>());
-    let spans = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned);
-    let lines = lines.chain(spans).map(|line| line.trim_start_matches("$ ").to_owned());
-    let lines = lines.filter(|line| line.starts_with("zklock ") && line.contains(" /"));
-    lines.filter(|line| !line.contains(['|', '<', '>', '&', '$', '\\', '…'])).map(|line| {
-        let words = Zklock::bare().cleared().program("sh").args(["-c", &format!("printf '%s\\0' {line}")]);
-        words.run().expect_code(0).stdout().split_terminator('\0').map(OsString::from).collect()
-    })
-}
-
-#[test]
-fn command_lines_are_understood() {
-    let pages = [README, PROMISES, RECIPES, CONFIGURATION, OPERATIONS, COMPARISON, TROUBLESHOOTING];
-    let lines: Vec<_> = pages.into_iter().flat_map(command_lines).collect();
-    assert!(lines.len() > 20, "{lines:?}");
-    for words in lines {
-        let task = cli::task(words.clone(), &|_: &str| None);
-        assert!(task.is_ok(), "{words:?}: {task:?}");
-    }
-}
-
 #[test]
 fn session_timeouts_hold_what_they_say() {
     let outage = "longest outage that the command is sure to survive";
@@ -300,66 +272,6 @@ fn exit_statuses_are_those_of_the_program() {
     assert_eq!(shown.len() + 1, README.lines().count(), "{others}");
     let rows = rows.map(|(status, meaning)| [status, meaning].map(|&text| text.to_owned()));
     assert_has(&(shown.join("\n") + "\n"), ["status", "meaning"], rows);
-}
-
-/// The anchors that GitHub gives to the headings of a page.
-fn anchors(text: &str) -> BTreeSet<String> {
-    let headings = text.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(' '));
-    let slug = |c: char| match c {
-        ' ' => Some('-'),
-        '-' | '_' => Some(c),
-        _ => c.is_alphanumeric().then(|| c.to_ascii_lowercase()),
-    };
-    headings.map(|heading| heading.chars().filter_map(slug).collect()).collect()
-}
-
-/// Whether the packages have this file, at the same place below /usr/share/doc/zklock as in the repository.
-fn is_in_packages(path: &Path) -> bool {
-    let manifest = include_str!("../../../Cargo.toml").lines();
-    let assets = manifest.filter_map(|line| {
-        let mut words = line.trim().strip_prefix("[\"")?.split("\", \"");
-        Some((Path::new(words.next()?), words.next()?.strip_prefix("usr/share/doc/zklock/")?))
-    });
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().expect("the repository");
-    let path = path.canonicalize().expect("the file is there");
-    let path = path.strip_prefix(root).expect("a file of the repository");
-    let is_like = |pattern: &Path| {
-        let is_any = pattern.file_stem().is_some_and(|stem| stem == "*") && pattern.extension() == path.extension();
-        pattern.parent() == path.parent() && (is_any || pattern.file_name() == path.file_name())
-    };
-    assets.into_iter().any(|(source, folder)| is_like(source) && path.parent() == Some(Path::new(folder)))
-}
-
-#[test]
-fn links_and_paths_lead_somewhere() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let entries = [root.to_owned(), root.join("docs"), root.join("docs/design")]
-        .map(|folder| fs::read_dir(folder).expect("a folder"));
-    let pages = entries.into_iter().flatten().map(|entry| entry.expect("a file").path());
-    let (mut followed, mut missing) = (0, vec![]);
-    for page in pages.filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
-        let (name, text) = (page.display(), fs::read_to_string(&page).expect("text"));
-        let links = text.match_indices("](").map(|(at, _)| text[at + 2..].split(')').next().expect("a link ends"));
-        for link in links.filter(|link| !link.contains("://")) {
-            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let target = if file.is_empty() { page.clone() } else { page.parent().expect("a folder").join(file) };
-            let is_there = target.exists()
-                && (anchor.is_empty() || anchors(&fs::read_to_string(&target).expect("text")).contains(anchor))
-                && (!is_in_packages(&page) || is_in_packages(&target));
-            followed += 1;
-            missing.extend((!is_there).then(|| format!("{name}: {link}")));
-        }
-        let words = text.split_whitespace().map(|word| word.trim_matches(['`', '.', ',', ';', ':', '(', ')']));
-        let is_path = |word: &&str| {
-            ["scripts/", "src/", "tests/"].iter().any(|folder| word.len() > folder.len() && word.starts_with(folder))
-        };
-        for path in words.filter(is_path) {
-            followed += 1;
-            missing.extend((!root.join(path).exists()).then(|| format!("{name}: {path}")));
-        }
-    }
-    assert!(followed > 20, "{followed} links");
-    assert!(missing.is_empty(), "named, but not there, or not in the packages: {missing:#?}");
 }
 
 #[test]

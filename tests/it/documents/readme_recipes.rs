@@ -135,7 +135,8 @@ fn quick_start() {
     server.accept();
     let output = paste.wait().expect_code(0);
     // The page has its own server and figures.
-    let shown = blocks_in("text").into_iter().map(|block| block.text).find(|text| text.starts_with("server ")).expect("it");
+    let shown =
+        blocks_in("text").into_iter().map(|block| block.text).find(|text| text.starts_with("server ")).expect("it");
     for line in shown.lines().filter(|line| !line.starts_with("localhost:2181 ")) {
         assert!(as_words(&output.stdout()).contains(&as_words(line)), "{line}\n{output}");
     }
