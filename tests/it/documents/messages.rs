@@ -27,7 +27,7 @@ fn fixed_parts(message: &str) -> Vec<Vec<&str>> {
         !core.is_empty() && !word.starts_with("...") && !is_value && (is_known || !(is_name(core) || core == "N"))
     };
     let words: Vec<_> = message.split(' ').collect();
-    let parts = words.split(|word| !is_fixed(&word)).filter(|part| !part.is_empty());
+    let parts = words.split(|word| !is_fixed(word)).filter(|part| !part.is_empty());
     parts.map(<[&str]>::to_vec).collect()
 }
 
