@@ -332,5 +332,31 @@ pub fn die_of(signal: Signal) {
     let _ = nix::sys::prctl::set_dumpable(false);
     exchange(signal, Some(&action(libc::SIG_DFL)));
     let _ = send(getpid().as_raw(), signal);
-    block(libc::SIG_SETMASK, Set::NONE);
+    // No other: of several signals that wait, the kernel delivers the lowest first.
+    block(libc::SIG_UNBLOCK, Set::of([signal]));
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::ForkResult;
+
+    use super::*;
+    use crate::system::fork::{exit_now, fork_bare};
+
+    #[test]
+    fn dies_of_the_signal_that_was_meant() {
+        let child = match fork_bare().unwrap() {
+            ForkResult::Child => {
+                // A Ctrl-C has come meanwhile.
+                block(libc::SIG_BLOCK, Set::of([Signal::INT, Signal::TERM]));
+                exchange(Signal::INT, Some(&action(libc::SIG_DFL)));
+                let _ = send(getpid().as_raw(), Signal::INT);
+                die_of(Signal::TERM);
+                exit_now(1);
+            }
+            ForkResult::Parent { child } => child,
+        };
+        assert_eq!(waitpid(child, None), Ok(WaitStatus::Signaled(child, nix::sys::signal::SIGTERM, false)));
+    }
 }
