@@ -315,6 +315,10 @@ pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reaso
     format!("no ZooKeeper server of {servers} answered within {}: {reason}{hint}", show(within))
 }
 
+pub fn cut_off(servers: &ConnectString, connections: usize, reason: &str) -> String {
+    format!("none of {connections} connections to {servers} lasted until all was answered: {reason}")
+}
+
 fn not_begun(plan: &Plan) -> &'static str {
     if plan.hold.is_some() { "the caller has not been told that it is held" } else { "the command was not started" }
 }

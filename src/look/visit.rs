@@ -75,7 +75,7 @@ impl<'p> Visit<'p> {
                     lost.as_mut().poll(context)
                 })
                 .await;
-                Err(EarlyEnd::Failed(Failure::Unknown("the connection was lost again and again".to_owned())))
+                Err(EarlyEnd::Failed(Failure::Unknown("the connection was lost".to_owned())))
             };
             let why = match or(lost, ask(&session)).await {
                 Err(EarlyEnd::Failed(why @ (Failure::Unknown(_) | Failure::SessionOver))) => why,
@@ -83,7 +83,8 @@ impl<'p> Visit<'p> {
             };
             log::info!("asking again: {why}");
             if matches!(patience, Retry::Limited) && number == CONNECTIONS {
-                return Err(self.unreachable(&why.to_string()));
+                let said = sentences::cut_off(&self.access.servers, CONNECTIONS, &why.to_string());
+                return Err(EarlyEnd::Because(Outcome::Unavailable, said));
             }
             self.session.take();
             self.sleep(PAUSE).await;

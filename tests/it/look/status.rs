@@ -4,7 +4,9 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::client::Kind;
+use crate::harness::frames::Op;
 use crate::harness::peers::{Peer, Recipe};
+use crate::harness::proxy::Fate;
 use crate::harness::running::{Output, finish, only_line, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::{LOCK, Scratch};
@@ -204,6 +206,16 @@ fn servers_that_do_not_answer_are_named() {
         let line = only_line(&output.expect_code(69));
         assert!(line.starts_with("no ZooKeeper server of 127.0.0.1:1 answered within 200ms: "), "{line}");
     }
+}
+
+#[test]
+fn servers_that_answer_and_hang_up_are_named() {
+    let (scratch, proxy) = Scratch::proxied();
+    let _resets: Vec<_> = (0..5).map(|_| proxy.trap_ops(Fate::Reset, &[Op::Sync])).collect();
+    let output = scratch.zklock_by(proxy.address()).args(["status", LOCK]).run().expect_code(69);
+    let line = only_line(&output);
+    assert!(line.starts_with("none of 5 connections to 127.0.0.1:"), "{line}");
+    assert!(line.ends_with(" lasted until all was answered: the connection was lost"), "{line}");
 }
 
 #[test]
