@@ -29,7 +29,7 @@ impl<'a> Values<'a> {
     ) -> Result<Self, clap::Error> {
         let matches = match form.command(Texts::None).try_get_matches_from(args) {
             Err(error) if error.kind() == ErrorKind::DisplayHelp => {
-                let is_long = args.iter().any(|arg| arg == "--help");
+                let is_long = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--help");
                 form.command(if is_long { Texts::All } else { Texts::Summary }).try_get_matches_from(args)
             }
             matches => matches,
