@@ -17,7 +17,7 @@ use crate::between::wire::{Link, Received};
 use crate::keeper::process::detach;
 use crate::rules::fence::Holder;
 use crate::rules::guard::Stage;
-use crate::rules::lease::Span;
+use crate::rules::lease::{Span, Terms};
 use crate::rules::message::{Connectivity, Grant, GrantedLock, Order, Progress, QueueView, Refusal, Report, Revoker};
 use crate::rules::signal::Signal;
 use crate::system::clock;
@@ -93,7 +93,7 @@ impl FenceKeeper<'_> {
     /// It is our turn.
     async fn keep(&self, reactor: &Reactor) {
         let now = clock::now();
-        self.inherited.write_lease(Span::without_end(now));
+        self.inherited.write_lease(Terms::span(Span::WITHOUT_END, now));
         let file = self.fence.path.display().to_string();
         let first = GrantedLock { lock: file.clone(), node: file, token: self.fence.token.cast_signed() };
         self.report(&Report::Queue(Progress::Held {

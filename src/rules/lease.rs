@@ -56,13 +56,8 @@ pub struct Span {
 }
 
 impl Span {
-    /// The timeout of a lease that outlasts every run: a hundred years, which every timer can count.
+    /// The session timeout of a lease that outlasts every run: a hundred years, which every timer can count.
     pub const WITHOUT_END: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-    pub fn without_end(from: Instant) -> Self {
-        let ends_at = from + Self::WITHOUT_END;
-        Self { timeout: Self::WITHOUT_END, from, kill_at: ends_at, ends_at }
-    }
 }
 
 impl Terms {

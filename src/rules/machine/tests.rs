@@ -775,7 +775,7 @@ fn an_unconfirmed_release_is_bounded_and_told() {
 #[test]
 fn a_lease_without_end_is_not_said_to_end() {
     let mut run = Harness::running(settings());
-    run.machine.extend(run.now, Span::without_end(run.now)).unwrap();
+    run.machine.extend(run.now, Terms::span(Span::WITHOUT_END, run.now)).unwrap();
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
     run.pass(GIVE_UP_PATIENCE);
     assert_eq!(run.finished, Some(Outcome::Exited(0)));
