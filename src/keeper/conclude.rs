@@ -42,9 +42,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
         self.io.own_end().filter(|(_, status)| *status == 0).map(|(began, _)| Success { began, ended })
     }
 
-    /// Whether the end of the run is clean: the command exited by itself, or no command can have passed the gate.
-    pub(super) fn is_clean(&self) -> bool {
-        self.io.own_end().is_some_and(|(_, status)| libc::WIFEXITED(status)) || self.io.recall()
+    /// Whether the command has exited by itself.
+    pub(super) fn has_exited(&self) -> bool {
+        self.io.own_end().is_some_and(|(_, status)| libc::WIFEXITED(status))
     }
 
     /// Records the end and deletes our contenders, over a connection that may be lost meanwhile. What may not be written is

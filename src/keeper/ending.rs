@@ -50,7 +50,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let has_result = !is_over && !matches!(end, KeeperEnd::Orphaned);
         let success = self.success(ended).filter(|_| has_result);
         let queues_again = matches!(end, KeeperEnd::QueuesAgain(_));
-        if !has_result || queues_again || !self.releases.borrow().is_empty() && !self.is_clean() {
+        // The end is clean if the command has exited, or will never pass the gate.
+        let is_clean = || self.has_exited() || self.io.recall();
+        if !has_result || queues_again || !self.releases.borrow().is_empty() && !is_clean() {
             self.releases.take();
         }
         let leaves = !is_over || matches!(end, KeeperEnd::QueuesAgain(_) | KeeperEnd::Over(Report::Queue(_)));
