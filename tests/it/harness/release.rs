@@ -73,7 +73,9 @@ pub(crate) enum Feature {
     FipsMode,
     /// Sessions that only one server of an ensemble knows.
     LocalSessions,
-    /// Connections by TLS. It takes jars that are known for Debian's release only.
+    /// That a server makes no full handshake for a client that it knows.
+    ResumedHandshakes,
+    /// Connections by TLS. It takes jars that are known for Debian's releases only, and for those that work with them.
     Tls,
 }
 
@@ -87,7 +89,8 @@ impl Feature {
             Self::Containers | Self::Create2 | Self::Curator | Self::EnforcedSasl | Self::LocalSessions => 5,
             Self::EnforcedLogin | Self::EnforcedQuota => 7,
             Self::FipsMode => return (used, patch) >= ((Some(3), Some(9)), Some(6)),
-            Self::Tls => return false,
+            Self::ResumedHandshakes => return used < (Some(3), Some(9)),
+            Self::Tls => 9,
         };
         used >= (Some(3), Some(since))
     }
