@@ -133,7 +133,17 @@ fn github_actions() {
     let step = steps.iter().find(|step| step["run"].is_string()).expect("a step that runs something");
     let github = [("GITHUB_ACTIONS", "true"), ("GITHUB_REPOSITORY", "ops/shop"), ("GITHUB_RUN_ID", "42")];
     let variables = [variables(&step["env"]), github.to_vec()].concat();
-    place.expect_ci_step(&["bash", "-e", "-c"], step["run"].as_str().unwrap(), &variables, "ops/shop 42");
+    let step = step["run"].as_str().unwrap();
+    place.expect_ci_step(&["bash", "-e", "-c"], step, &variables, "ops/shop 42");
+
+    // The runner signals only the shell that runs the step's file.
+    place.executable("deploy.sh", "#!/bin/sh\ntrap 'exit 7' INT\necho deploys\nwhile :; do /bin/sleep 0.01; done\n");
+    place.executable("step.sh", step);
+    let shell = place.in_bare_environment("bash", PATH).args(["-e", "step.sh"]);
+    let mut cancelled = variables.iter().fold(shell, |shell, (name, value)| shell.env(*name, *value)).spawn();
+    cancelled.wait_stdout("deploys");
+    cancelled.signal(Signal::SIGINT);
+    cancelled.wait().expect_code(7);
 }
 
 #[test]
