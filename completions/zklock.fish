@@ -4,7 +4,7 @@ complete -c zklock -n __zklock_options -s E -l conflict-exit-code -d 'Exit with 
 complete -c zklock -n __zklock_options -s p -l permits -d 'Take one of N permits' -r -f
 complete -c zklock -n __zklock_options -l and -d 'Also take this lock: all or none; can be repeated' -r -f
 complete -c zklock -n __zklock_options -l dialect -d 'Node names to use: curator, curator-rw, kazoo; or single' -r -f
-complete -c zklock -n __zklock_options -l describe -d 'A text that zklock status shows' -r -f
+complete -c zklock -n __zklock_options -l describe -d 'Text to show in zklock status' -r -f
 complete -c zklock -n __zklock_options -l once-per -d 'Skip if a successful run began in this time' -r -f
 complete -c zklock -n __zklock_options -l max-run -d 'Stop the command after this time (124)' -r -f
 complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
@@ -27,7 +27,7 @@ complete -c zklock -n __zklock_options -l publish-command -d 'Show the command\'
 complete -c zklock -n __zklock_options -l wait-descendants -d 'Hold the lock until all descendants end'
 complete -c zklock -n __zklock_options -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
 complete -c zklock -n __zklock_options -l tls-no-verify-hostname -d 'Accept a certificate for another name'
-complete -c zklock -n __zklock_options -s q -l quiet -d 'Say nothing of the wait; print errors only'
+complete -c zklock -n __zklock_options -s q -l quiet -d 'Say nothing about the wait; print errors only'
 complete -c zklock -n __zklock_options -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
 complete -c zklock -n __zklock_options -s h -l help -d 'Print a summary (-h), or everything (--help)'
 complete -c zklock -n __zklock_options -s V -l version -d 'Print the version and its commit'
@@ -137,7 +137,7 @@ complete -c zklock -n '__zklock_subcommand hold' -s s -l shared -d 'Take a read 
 complete -c zklock -n '__zklock_subcommand hold' -s p -l permits -x -d 'Take one of N permits'
 complete -c zklock -n '__zklock_subcommand hold' -l and -x -d 'Also take this lock: all or none; can be repeated'
 complete -c zklock -n '__zklock_subcommand hold' -l dialect -x -d 'Node names to use: curator, curator-rw, kazoo; or single'
-complete -c zklock -n '__zklock_subcommand hold' -l describe -x -d 'A text that zklock status shows'
+complete -c zklock -n '__zklock_subcommand hold' -l describe -x -d 'Text to show in zklock status'
 complete -c zklock -n '__zklock_subcommand hold' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand hold' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
 complete -c zklock -n '__zklock_subcommand hold' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
@@ -150,7 +150,7 @@ complete -c zklock -n '__zklock_subcommand hold' -l auth -x -d 'Log in, as in di
 complete -c zklock -n '__zklock_subcommand hold' -l auth-file -r -d 'Log in with this file, one SCHEME:CREDENTIAL a line'
 complete -c zklock -n '__zklock_subcommand hold' -l session-timeout -x -d 'Session timeout to ask for'
 complete -c zklock -n '__zklock_subcommand hold' -l acl -x -d 'Who else may use the nodes that zklock creates: open, creator, read'
-complete -c zklock -n '__zklock_subcommand hold' -s q -l quiet -d 'Say nothing of the wait; print errors only'
+complete -c zklock -n '__zklock_subcommand hold' -s q -l quiet -d 'Say nothing about the wait; print errors only'
 complete -c zklock -n '__zklock_subcommand hold' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
 complete -c zklock -n '__zklock_subcommand hold' -s h -l help -d 'Print a summary (-h), or everything (--help)'
 complete -c zklock -n __zklock_first -a status -d 'Show the holders and the waiters of locks'
@@ -185,8 +185,8 @@ complete -c zklock -n '__zklock_subcommand list' -s q -l quiet -d 'Show no progr
 complete -c zklock -n '__zklock_subcommand list' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
 complete -c zklock -n '__zklock_subcommand list' -s h -l help -d 'Print a summary (-h), or everything (--help)'
 complete -c zklock -n __zklock_first -a break -d 'Ask a holder to stop, and to release the lock'
-complete -c zklock -n '__zklock_subcommand break' -l node -x -d 'The contender\'s node, by its name or its path, as `zklock status --json` shows it'
-complete -c zklock -n '__zklock_subcommand break' -l force -d 'Delete the contender\'s node; the next one may start before this one has stopped'
+complete -c zklock -n '__zklock_subcommand break' -l node -x -d 'The contender\'s node, by its name or its path'
+complete -c zklock -n '__zklock_subcommand break' -l force -d 'Delete its node, even if its command still runs'
 complete -c zklock -n '__zklock_subcommand break' -s w -l timeout -x -d 'How long to wait until the contender has gone'
 complete -c zklock -n '__zklock_subcommand break' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand break' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
@@ -198,7 +198,7 @@ complete -c zklock -n '__zklock_subcommand break' -l tls-key -r -d 'Private key 
 complete -c zklock -n '__zklock_subcommand break' -l tls-no-verify-hostname -d 'Accept a certificate for another name'
 complete -c zklock -n '__zklock_subcommand break' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
 complete -c zklock -n '__zklock_subcommand break' -l auth-file -r -d 'Log in with this file, one SCHEME:CREDENTIAL a line'
-complete -c zklock -n '__zklock_subcommand break' -s q -l quiet -d 'Say nothing of a contender that is not there or does not go'
+complete -c zklock -n '__zklock_subcommand break' -s q -l quiet -d 'Say nothing about a contender that is missing or stays'
 complete -c zklock -n '__zklock_subcommand break' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
 complete -c zklock -n '__zklock_subcommand break' -s h -l help -d 'Print a summary (-h), or everything (--help)'
 complete -c zklock -n __zklock_first -a check -d 'Check that the servers meet zklock\'s requirements'
@@ -218,8 +218,8 @@ complete -c zklock -n '__zklock_subcommand check' -s q -l quiet -d 'Print nothin
 complete -c zklock -n '__zklock_subcommand check' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
 complete -c zklock -n '__zklock_subcommand check' -s h -l help -d 'Print a summary (-h), or everything (--help)'
 complete -c zklock -n __zklock_first -a fence -d 'Refuse the work of an earlier holder on another host'
-complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -l token -x -d 'The fencing token, as the command of the lock\'s holder finds it in ZKLOCK_TOKEN'
-complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s k -l kill-after -x -d 'Time from the stop signal, SIGTERM, to SIGKILL when a later holder comes'
+complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -l token -x -d 'Fencing token of the lock\'s holder'
+complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s k -l kill-after -x -d 'Time from the stop signal, SIGTERM, to SIGKILL'
 complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s q -l quiet -d 'Be silent while waiting; errors are still printed'
 complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s v -l verbose -d 'Say what zklock does; -vv also why, -vvv also the traffic'
 complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s h -l help -d 'Print a summary (-h), or everything (--help)'

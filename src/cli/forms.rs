@@ -93,7 +93,7 @@ impl Form {
         }
         let (summary, connection) = match self.has(ZOOKEEPER.long) {
             true => (
-                "--help says more. The options for the connection, such as -z, are those of zklock --help.",
+                "--help says more; zklock --help has the connection options, such as -z.",
                 "\n\nThe options for the connection are those of zklock --help.",
             ),
             false => ("--help says more.", ""),

@@ -13,7 +13,7 @@ pub(super) const ZOOKEEPER: Opt = Opt {
     default: Some("localhost:2181"),
     variable: Some("ZKLOCK_ZOOKEEPER"),
     key: Some(KeyKind::Text(|text| text.parse::<ConnectString>().map(drop))),
-    more: "The default port is 2181. Write IPv6 addresses in brackets. The chroot stands once, at the end, and must exist.",
+    more: "The default port is 2181. Write IPv6 addresses in brackets. The chroot comes once, at the end, and must exist.",
     value: Some("SERVERS"),
     ..Opt::new("zookeeper", "Connection", "HOST:PORT,...[/CHROOT], or localhost:2181")
 };
@@ -50,8 +50,8 @@ pub(super) const TLS_CA: Opt = Opt {
     key: Some(KeyKind::Path),
     is_rare: true,
     hint: ValueHint::FilePath,
-    more: "One or several certificates in PEM. zklock reads a changed file again before the next connection; so it does with the \
-     files of --tls-cert and --tls-key.",
+    more: "One or several certificates in PEM. zklock reads a changed file again before the next connection, also \
+     those of --tls-cert and --tls-key.",
     value: Some("FILE"),
     ..Opt::new("tls-ca", "TLS", "Trust the CAs whose certificates are in this file [default: the CAs of the system]")
 };
@@ -97,8 +97,8 @@ pub(super) const AUTH_FILE: Opt = Opt {
     is_rare: true,
     key: Some(KeyKind::Path),
     hint: ValueHint::FilePath,
-    more: "zklock skips empty lines and lines that begin with #. It reads the file once, at the start, and a pipe to its end. The \
-     timeouts count meanwhile. Use /dev/null to ignore the auth-file of a configuration file.",
+    more: "zklock skips empty lines and lines that begin with #. It reads the file once, at the start, or a pipe to its end, while the \
+     timeouts count. Use /dev/null to ignore the auth-file of a configuration file.",
     value: Some("FILE"),
     ..Opt::new("auth-file", "Login", "Log in with this file, one SCHEME:CREDENTIAL a line")
 };
@@ -106,7 +106,7 @@ pub(super) const AUTH_FILE: Opt = Opt {
 pub(super) const ACL: Opt = Opt {
     is_rare: true,
     key: Some(KeyKind::Text(|text| protection(text).map(drop))),
-    more: "open: anyone may do everything with them. This is the default without a login. creator: only this login. read, the \
+    more: "open, the default without a login: anyone may do everything with them. creator: only this login. read, the \
      default with a login: others may read them, and may queue below a lock that zklock creates. The certificate of \
      --tls-cert is a login for this option, but not for its default.",
     value: Some("WHO"),
@@ -119,7 +119,7 @@ pub(super) const SESSION_TIMEOUT: Opt = Opt {
     variable: Some("ZKLOCK_SESSION_TIMEOUT"),
     key: Some(KeyKind::Duration(|text| session_timeout(text).map(drop))),
     more: "The servers may grant another timeout, which then counts. With a long timeout the command survives longer outages of \
-     ZooKeeper. With a short timeout the next holder starts sooner after this machine has died.",
+     ZooKeeper; with a short one the next holder starts sooner after this machine has died.",
     value: Some("DURATION"),
     ..Opt::new("session-timeout", "Connection", "Session timeout to ask for")
 };
@@ -204,7 +204,7 @@ pub(super) const DESCRIBE: Opt = Opt {
     is_rare: true,
     more: "One line of at most 200 characters.",
     value: Some("TEXT"),
-    ..Opt::new("describe", "Lock", "A text that zklock status shows")
+    ..Opt::new("describe", "Lock", "Text to show in zklock status")
 };
 
 pub(super) const SIGNAL: Opt = Opt {
@@ -227,7 +227,7 @@ pub(super) const KILL_AFTER: Opt = Opt {
 pub(super) const QUIET: Opt = Opt {
     short: Some('q'),
     rival: Some("verbose"),
-    ..Opt::new("quiet", "Messages", "Say nothing of the wait; print errors only")
+    ..Opt::new("quiet", "Messages", "Say nothing about the wait; print errors only")
 };
 
 pub(super) const VERBOSE: Opt = Opt {
@@ -285,24 +285,25 @@ pub(super) const NO_SIGNAL: Opt = Opt::new("no-signal", "Hold", "Send no signal 
 
 pub(super) const TOKEN: Opt = Opt {
     variable: Some(environment::TOKEN),
-    more: "ssh and docker do not pass on the variable, so it is best to give it here.",
+    more: "The command of the lock's holder finds it in the variable ZKLOCK_TOKEN. ssh and docker do not pass on the variable, \
+     so it is best to give it here.",
     value: Some("N"),
-    ..Opt::new("token", "Fence", "The fencing token, as the command of the lock's holder finds it in ZKLOCK_TOKEN")
+    ..Opt::new("token", "Fence", "Fencing token of the lock's holder")
 };
 
 pub(super) const FENCE_KILL_AFTER: Opt = Opt {
     short: Some('k'),
     default: Some("5s"),
-    more: "0 sends SIGKILL at once.",
+    more: "It counts when a later holder comes. 0 sends SIGKILL at once.",
     value: Some("DURATION"),
-    ..Opt::new("kill-after", "Fence", "Time from the stop signal, SIGTERM, to SIGKILL when a later holder comes")
+    ..Opt::new("kill-after", "Fence", "Time from the stop signal, SIGTERM, to SIGKILL")
 };
 
 pub(super) const STATUS_JSON: Opt = Opt::new("json", "Output", "Print JSON, as docs/status.schema.json describes it");
 
 pub(super) const WATCH: Opt = Opt {
-    more: "On a terminal the picture is redrawn; elsewhere it is printed anew, with --json as one object a line. Lost \
-     connections are restored.",
+    more: "On a terminal zklock redraws the picture; elsewhere it prints a new one, with --json as one object a line. It \
+     reconnects if it loses the connection.",
     ..Opt::new("watch", "Output", "Print again whenever something changes, until interrupted")
 };
 
@@ -315,14 +316,16 @@ pub(super) const COMPLETE: Opt = Opt {
 };
 
 pub(super) const NODE: Opt = Opt {
-    more: "Without it, the holder that is there now is shown, and zklock asks. So it must be given where there is no \
-     terminal, as the holder may have changed since it was looked at, and where several hold.",
+    more: "`zklock status --json` shows both. Without this option, zklock shows the present holder and asks. It is needed \
+     where there is no terminal, because the holder may have changed meanwhile, and where several hold.",
     value: Some("NAME"),
-    ..Opt::new("node", "Break", "The contender's node, by its name or its path, as `zklock status --json` shows it")
+    ..Opt::new("node", "Break", "The contender's node, by its name or its path")
 };
 
-pub(super) const FORCE: Opt =
-    Opt::new("force", "Break", "Delete the contender's node; the next one may start before this one has stopped");
+pub(super) const FORCE: Opt = Opt {
+    more: "The next contender may then start before this one has stopped.",
+    ..Opt::new("force", "Break", "Delete its node, even if its command still runs")
+};
 
 pub(super) const BREAK_TIMEOUT: Opt = Opt {
     short: Some('w'),
@@ -350,8 +353,7 @@ pub(super) const STATUS_QUIET: Opt =
 
 pub(super) const LIST_QUIET: Opt = Opt { help: "Show no progress; the list and errors are still printed", ..QUIET };
 
-pub(super) const BREAK_QUIET: Opt =
-    Opt { help: "Say nothing of a contender that is not there or does not go", ..QUIET };
+pub(super) const BREAK_QUIET: Opt = Opt { help: "Say nothing about a contender that is missing or stays", ..QUIET };
 
 pub(super) const CHECK_QUIET: Opt = Opt { help: "Print nothing; the exit status tells", ..QUIET };
 

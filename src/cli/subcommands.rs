@@ -157,7 +157,7 @@ Exit status:
    77  ZooKeeper denied access to a part, which is named on standard error
    78  the chroot does not exist, or there are more nodes than a list takes",
     operands: || {
-        let root = operand("root", "ROOT", "Absolute path of the node at and below which to look for locks");
+        let root = operand("root", "ROOT", "Absolute path: look for locks there and below it");
         vec![root.default_value("/")]
     },
     options: &[&[LIST_JSON, COMPLETE], CONNECTING, &[LIST_QUIET, VERBOSE]],
@@ -220,7 +220,7 @@ Exit status:
    77  an ACL forbids what LOCK needs, or no server accepts this client
    78  the chroot does not exist, or a server is ClickHouse Keeper",
     operands: || {
-        let help = "Absolute path of a lock's node: may it be read, and children created below it?";
+        let help = "Absolute path of a lock's node: may this login use it?";
         vec![operand("lock", "LOCK", help)]
     },
     options: &[
@@ -256,7 +256,7 @@ Exit status:
   127  the command was not found
   zklock is killed by the signal that interrupts it while it waits.",
     operands: || {
-        let file = operand("file", "FILE", "The file that keeps the highest token; it is made where there is none");
+        let file = operand("file", "FILE", "File that keeps the highest token; created if it is missing");
         vec![file.required(true).value_hint(ValueHint::FilePath), command_operand()]
     },
     options: &[&[TOKEN, FENCE_KILL_AFTER, FENCE_QUIET, VERBOSE]],

@@ -635,6 +635,11 @@ fn help_and_version_are_no_errors() {
     assert_eq!(text(&["--version"]), concat!("zklock ", env!("CARGO_PKG_VERSION"), "\n"));
     let (short, long) = (text(&["-h"]), text(&["--help"]));
     assert!(short.lines().count() <= 36 && short.lines().all(|line| line.len() <= 80), "{short}");
+    for subcommand in Subcommand::ALL {
+        let help = task(["zklock", subcommand.name(), "-h"].map(OsString::from), &nothing);
+        let Err(Exit::Help(help)) = help else { panic!("{help:?}") };
+        assert!(help.lines().all(|line| line.len() <= 80), "{help}");
+    }
     assert!(short.len() < long.len());
     let examples = long.lines().filter_map(|line| line.strip_prefix("    "));
     let run_zklock = examples.filter(|example| example.split(' ').next().is_some_and(|word| word.ends_with("zklock")));
