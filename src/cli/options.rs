@@ -50,7 +50,7 @@ pub(super) const TLS_CA: Opt = Opt {
     key: Some(KeyKind::Path),
     is_rare: true,
     hint: ValueHint::FilePath,
-    more: "One or several certificates in PEM. zklock reads a changed file again before the next connection, also \
+    more: "The file has one or several certificates in PEM. zklock reads a changed file again before the next connection, also \
      those of --tls-cert and --tls-key.",
     value: Some("FILE"),
     ..Opt::new("tls-ca", "TLS", "Trust the CAs whose certificates are in this file [default: the CAs of the system]")
@@ -61,7 +61,7 @@ pub(super) const TLS_CERT: Opt = Opt {
     key: Some(KeyKind::Path),
     is_rare: true,
     hint: ValueHint::FilePath,
-    more: "In PEM, followed by the certificates of intermediate CAs.",
+    more: "The file is in PEM. The certificates of intermediate CAs follow that of the client.",
     value: Some("FILE"),
     ..Opt::new("tls-cert", "TLS", "Show this certificate to servers that ask for a certificate")
 };
@@ -71,7 +71,7 @@ pub(super) const TLS_KEY: Opt = Opt {
     key: Some(KeyKind::Path),
     is_rare: true,
     hint: ValueHint::FilePath,
-    more: "In PEM (PKCS#8, SEC1 or PKCS#1), and not encrypted.",
+    more: "The file is in PEM (PKCS#8, SEC1 or PKCS#1), and is not encrypted.",
     value: Some("FILE"),
     ..Opt::new("tls-key", "TLS", "Private key of --tls-cert [default: in the same file]")
 };
@@ -139,7 +139,7 @@ pub(super) const SHARED: Opt = Opt {
 
 pub(super) const PERMITS: Opt = Opt {
     short: Some('p'),
-    more: "At most N hold at a time. Every run that takes permits of a lock must give the same N.",
+    more: "At most N hold at a time, and every run that takes permits of a lock must give the same N.",
     value: Some("N"),
     ..Opt::new("permits", "Lock", "Take one of N permits")
 };
@@ -185,9 +185,10 @@ pub(super) const LOCK_DELAY: Opt = Opt {
     is_rare: true,
     variable: Some("ZKLOCK_LOCK_DELAY"),
     key: Some(KeyKind::Duration(|text| lock_delay(text).map(drop))),
-    more: "For work that zklock cannot kill, as behind ssh. An end is clean if the command exits by itself, without a signal, a \
-     time limit or a loss. After any other, the next run with this option waits out the longer of both delays. At most 1h. \
-     Give it to all runs of a lock: a run without it neither waits nor delays others. Readers wait, and delay nobody.",
+    more: "This is for work that zklock cannot kill, as behind ssh. An end is clean if the command exits by itself, without a \
+     signal, a time limit or a loss; after any other end, the next run with this option waits out the longer of both delays. \
+     Give it to all runs of a lock, because a run without it neither waits nor delays others. Readers wait, but delay nobody. \
+     It is at most 1h.",
     value: Some("DURATION"),
     ..Opt::new("lock-delay", "Lock", "Wait this long after a holder that did not end cleanly")
 };
@@ -202,7 +203,7 @@ pub(super) const CONFLICT_EXIT_CODE: Opt = Opt {
 
 pub(super) const DESCRIBE: Opt = Opt {
     is_rare: true,
-    more: "One line of at most 200 characters.",
+    more: "It is one line of at most 200 characters.",
     value: Some("TEXT"),
     ..Opt::new("describe", "Lock", "Text to show in zklock status")
 };
@@ -239,10 +240,10 @@ pub(super) const VERBOSE: Opt = Opt {
 };
 
 pub(super) const ONCE_PER: Opt = Opt {
-    more: "Runs a job once per period on hosts with the same crontab. Use half of the shortest gap: 30m for an hourly job. The \
-     period counts on ZooKeeper's clock, from the start of the last run with status 0 to the time when this run queued. \
-     A skipped run exits with 0. After a run that failed, was stopped, or got a signal such as TERM or HUP, the next in the \
-     queue runs. For exclusive locks.",
+    more: "This runs a job once per period on hosts with the same crontab. Use half of the shortest gap: 30m for an hourly job. \
+     The period counts on ZooKeeper's clock, from the start of the last run with status 0 to the time when this run queued. \
+     A skipped run exits with 0. If a run failed, was stopped, or got a signal such as TERM or HUP, the next one in the \
+     queue runs its command. The lock must be exclusive.",
     value: Some("DURATION"),
     ..Opt::new("once-per", "Lock", "Skip if a successful run began in this time")
 };
@@ -271,7 +272,7 @@ pub(super) const MAX_RUN: Opt = Opt {
 
 pub(super) const WAIT_DESCENDANTS: Opt = Opt {
     is_rare: true,
-    more: "This includes daemons. The exit status is the command's own.",
+    more: "Daemons count as well. The exit status is still the command's own.",
     ..Opt::new("wait-descendants", "Command", "Hold the lock until all descendants end")
 };
 

@@ -238,8 +238,8 @@ const FENCE: Form = Form {
 zklock fence runs on the machine that a command under a lock works on: at the
 other end of an ssh, or in a container. It needs no ZooKeeper. FILE keeps the
 highest fencing token that came; FILE.lock says which command runs. zklock fence
-refuses a command with a lower token. It stops a running command before it
-starts a command with a higher token. Commands with the same token take turns.
+refuses a command with a lower token, and stops a running command before it
+starts one with a higher token. Commands with the same token take turns.
 
 It ends when the command and everything it has started have ended.
 
