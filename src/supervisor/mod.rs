@@ -72,10 +72,10 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let mut job = match Job::new(command, kept_open) {
         Ok(job) => job,
         Err(error) if error.kind() == io::ErrorKind::Other => {
-            say(&format!("cannot look after what the command starts: {error}"));
+            say(&format!("cannot supervise what the command starts: {error}"));
             return Ok(Outcome::Unusable);
         }
-        Err(error) => return Err(error).context("cannot look after what the command starts"),
+        Err(error) => return Err(error).context("cannot supervise what the command starts"),
     };
     let keeper = if let Some(fence) = &fence {
         KeeperProcess::of_fence(fence)?

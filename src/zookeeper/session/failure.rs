@@ -13,7 +13,7 @@ impl From<Code> for Failure {
             Code::NoAuth => Self::Denied,
             // The scheme `auth` stands for all our identities, of which there is none.
             Code::InvalidAcl => Self::NotLetIn(
-                "they know no login of ours that nodes can belong to; a certificate is one where they ask for it \
+                "they know no login of this run that nodes can belong to; a certificate counts as one if they ask for it \
                  (ssl.clientAuth, authProvider.x509); otherwise log in (--auth-file), or use --acl open"
                     .to_owned(),
             ),

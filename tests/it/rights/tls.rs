@@ -273,7 +273,8 @@ fn nodes_that_belong_to_a_certificate() {
     let address = server_12().secure_address("127.0.0.1");
     let config = scratch.file("zklock.toml");
     fs::write(&config, "acl = 'read'\ntls-no-verify-hostname = true\n").unwrap();
-    let told = "they know no login of ours that nodes can belong to; a certificate is one where they ask for it";
+    let told =
+        "they know no login of this run that nodes can belong to; a certificate counts as one if they ask for it";
     let run = authority.known_as("client", run(&address, &["--config", config.to_str().unwrap()])).run();
     assert!(only_line(&run.expect_code(77)).starts_with(&format!("ZooKeeper does not accept this client: {told}")));
     let check = at(&address).args(["check", "--config", config.to_str().unwrap(), LOCK]);

@@ -143,7 +143,7 @@ fn without_the_adoption_of_orphans_nothing_starts() {
     for run in [scratch.zklock().args([LOCK, "true"]), fence] {
         let line = only_line(&run.run_by([filtered.as_os_str()]).run().expect_code(78));
         let why = "the system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER)";
-        assert!(line.starts_with(&format!("cannot look after what the command starts: {why}")), "{line}");
+        assert!(line.starts_with(&format!("cannot supervise what the command starts: {why}")), "{line}");
     }
 }
 
@@ -156,7 +156,7 @@ fn without_proc_nothing_starts() {
     let fence = Zklock::bare().args(["fence", "--token", "1"]).arg(scratch.file("fence")).arg("true");
     for run in [scratch.zklock().args([LOCK, "true"]), scratch.zklock().args(["hold", LOCK]), fence] {
         let output = run.run_by(mounted("mount -t tmpfs none /proc")).run().expect_code(78);
-        let why = "cannot look after what the command starts: /proc is missing: mount it (mount -t proc proc /proc)";
+        let why = "cannot supervise what the command starts: /proc is missing: mount it (mount -t proc proc /proc)";
         assert_eq!(only_line(&output), why);
     }
     scratch.wait_queue(0);

@@ -29,7 +29,8 @@ impl fmt::Display for Unconnected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Closed => {
-                "it does not answer with TLS: is this its secureClientPort, or is it full (maxClientCnxns)?"
+                "it does not answer with TLS: is this its secureClientPort, is it full (maxClientCnxns), or does its log name \
+                 a fault?"
             }
             Self::Io(why) | Self::Refused(why) | Self::Failed(why) => why,
         })
