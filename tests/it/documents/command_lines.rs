@@ -20,7 +20,8 @@ struct Line {
     is_mention: bool,
 }
 
-/// What a shell would take for the command at the beginning of this text. Each variable is 1.
+/// What a shell would take for the command at the beginning of this text. Each variable is 1, and what a command prints is
+/// left out.
 fn command(text: &str) -> String {
     let (mut command, mut quote, mut chars) = (String::new(), None, text.chars().peekable());
     while let Some(c) = chars.next() {
@@ -28,6 +29,10 @@ fn command(text: &str) -> String {
             (None, '\\') if chars.next_if_eq(&'\n').is_some() => continue,
             (None, '\n' | '|' | '&' | ';' | '<' | '>') => break,
             (None, '#') if command.ends_with(' ') => break,
+            (None | Some('"'), '$') if chars.next_if_eq(&'(').is_some() => {
+                while chars.next().is_some_and(|c| c != ')') {}
+                continue;
+            }
             (None | Some('"'), '$') => {
                 while chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_').is_some() {}
                 command.push('1');

@@ -16,7 +16,7 @@ use zklock::rules::outcome::EXIT_STATUS;
 use crate::documents::generated::{Document, complaints, documents, shown_options, spellings};
 
 /// The date in the footer of each page: the last change to the text of any.
-const DATE: &str = "2026-11-28";
+const DATE: &str = "2026-11-29";
 
 /// How long the page may be that users read first, in lines of 80 columns.
 const LONGEST: usize = 400;
