@@ -8,8 +8,7 @@ use clap::parser::ValueSource;
 
 use super::config::{Config, Surroundings};
 use super::forms::Form;
-use super::option::Opt;
-use super::option::Texts;
+use super::option::{Opt, Texts};
 use super::options::CONFIG;
 use super::origin::{Given, Origin};
 

@@ -8,10 +8,8 @@ use std::time::Duration;
 use crate::rules::child_name::ChildName;
 use crate::rules::instant::Instant;
 use crate::rules::lock_path::LockPath;
-use crate::rules::message::Right;
-use crate::rules::message::{Loss, Refusal, Report, Unfit};
-use crate::rules::queue::Queue;
-use crate::rules::queue::{Contender, ContenderId};
+use crate::rules::message::{Loss, Refusal, Report, Right, Unfit};
+use crate::rules::queue::{Contender, ContenderId, Queue};
 use crate::zookeeper::session::Failure;
 
 /// How far a keeper has come. It takes the locks one after the other, in the order of their paths, so that no

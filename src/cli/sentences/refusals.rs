@@ -2,8 +2,7 @@
 
 use crate::cli::Plan;
 use crate::cli::environment::LENDER;
-use crate::rules::message::Right;
-use crate::rules::message::{Refusal, Unfit};
+use crate::rules::message::{Refusal, Right, Unfit};
 use crate::rules::offer::Barrier;
 use crate::rules::queue::{Dialect, Recipe};
 use crate::zookeeper::login::Login;

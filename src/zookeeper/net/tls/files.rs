@@ -10,8 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore};
 
-use super::UnfitFile;
-use super::{OwnCertificate, Tls};
+use super::{OwnCertificate, Tls, UnfitFile};
 use crate::system::errors::brief;
 
 /// Where systems keep the CAs that they trust: Debian, Alpine and Arch; Fedora and Red Hat; SUSE; others.
