@@ -14,5 +14,5 @@ pub mod keeper; // process 2, which has the ZooKeeper session: queue, beat, rele
 pub mod look; // subcommands without a lock: `status`, `list`, `break`, `check`
 pub mod rules; // pure: who holds, how long a lease lasts, what a run does next
 pub mod supervisor; // process 1, which the user started: terminal, job control, the loop around the machine
-pub mod system; // what the kernel offers, without policy: clock, signals, processes, the reactor
+pub mod system; // what the kernel offers: clock, signals, processes, the reactor
 pub mod zookeeper; // a client of ZooKeeper: the protocol, the session, the network

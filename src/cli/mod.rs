@@ -2,7 +2,7 @@
 //! filled in.
 //!
 //! Owns the meaning of what users write, and every sentence that refuses it. It looks at the arguments only, and at
-//! what its [`Surroundings`] show: no host name, no clock, and no file by itself.
+//! what its [`Surroundings`] show: no host name and no clock. [`this_process`] alone reads the environment and files.
 
 mod access; // how to reach the servers
 mod config; // configuration files

@@ -1,4 +1,4 @@
-//! What a run is to do.
+//! The plan of a run, and its parts.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The rules: what a run does, decided without I/O, clock, process or log.
 //!
-//! Nothing in here imports from outside `rules`; time comes in as an argument. So property tests and the
-//! simulator drive the very code that ships.
+//! Nothing in here uses another room. From other crates come only JSON, the width of text and the numbers of signals.
+//! Time comes in as an argument. So property tests and the simulator drive the very code that ships.
 
 pub mod card; // what a contender's node says of it
 pub mod child_name; // names of nodes, as a server lists them

@@ -9,8 +9,9 @@
 //! [`Supervisor`] is the run: a [`KeeperProcess`], a [`Job`] (guard and command), and those who are told how it goes: the
 //! user ([`Teller`]), a service manager ([`Manager`]), the caller of `zklock hold` ([`Caller`]).
 //!
-//! `main.rs` calls [`run`], and nobody else calls this room. The supervisor speaks no ZooKeeper and decides nothing: the
-//! machine does. It has one thread, so it may fork at any time.
+//! `main.rs` calls [`run`], and nobody else calls this room. The supervisor speaks no ZooKeeper. The machine decides
+//! what a run does next. This room decides how: which processes a signal reaches, and who kills them. By itself it
+//! also calls in what is lent once the stand-in for a caller was killed. It has one thread, so it may fork at any time.
 
 mod caller; // the process that `zklock hold` holds a lock for
 mod clean_up; // the end of a run, and the reaping of children

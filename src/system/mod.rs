@@ -1,4 +1,8 @@
-//! What the kernel and the C library offer, in the form that the other rooms use. No policy is here.
+//! What the kernel and the C library offer, in the form that the other rooms use.
+//!
+//! Nothing in here knows of locks or of the state of a run. It decides only what is the same in every run: which
+//! signals zklock passes on, how long it waits for whoever reads its messages, and when it warns of a file with a
+//! secret.
 
 pub mod clock; // the clock that counts sleep
 pub mod errors; // what is said of errors

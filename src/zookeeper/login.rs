@@ -1,4 +1,4 @@
-//! Who we are to the servers, and who may do what with the nodes that we create.
+//! Logins as users write them: credentials, mechanisms of SASL, and the ACL of our nodes.
 
 use std::fmt;
 use std::path::PathBuf;

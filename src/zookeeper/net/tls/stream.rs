@@ -16,7 +16,6 @@ use crate::zookeeper::session::channel::{is_end, is_for_later};
 /// 1.3, must not keep us from all else.
 const READS: u32 = 32;
 
-/// TLS on one connection.
 pub(in crate::zookeeper::net) struct Stream {
     connection: Box<ClientConnection>,
     shows: Arc<Shows>,
