@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use super::EarlyEnd;
-use super::list::{OWN, child};
 use super::output::Output;
 use super::visit::{Retry, Visit};
 use super::window::Window;
 use crate::cli::{Complete, Operation};
 use crate::rules::child_name::ChildName;
-use crate::rules::last_run;
-use crate::rules::lock_delay;
+use crate::rules::lock_path::{is_servers_own, join};
+use crate::rules::{last_run, lock_delay};
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, SINGLE};
 use crate::rules::text::{Legible, is_legible};
@@ -52,15 +51,15 @@ pub(super) async fn run(
 /// What may follow: the paths of nodes, and with a slash at the end those of nodes that may have locks below them.
 async fn search(session: &TcpSession<'_>, typed: &Complete, operation: &Operation) -> Result<Vec<String>, EarlyEnd> {
     let names = session.children(&typed.directory).await?;
-    let has_own = operation.access.servers.chroot.is_empty();
+    let chroot = &operation.access.servers.chroot;
     // A node with the name of a single one may be a lock as well.
     let is_contender = |name: &ChildName| *name != SINGLE && Contender::parse(name).is_some();
     let is_lock = |name: &ChildName| {
         is_plain(name) && !is_contender(name) && !last_run::is_record(name) && !lock_delay::is_record(name)
     };
     let is_wanted = |name: &ChildName| name.starts_with(&typed.begun) && is_lock(name);
-    let nodes = names.into_iter().filter(is_wanted).map(|name| child(&typed.directory, &name));
-    let mut nodes = nodes.filter(|path| !has_own || path != OWN);
+    let nodes = names.into_iter().filter(is_wanted).map(|name| join(&typed.directory, &name));
+    let mut nodes = nodes.filter(|path| !is_servers_own(path, chroot));
     let mut found = vec![];
     let mut window = Window::new();
     let ask = |path: String| {

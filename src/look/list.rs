@@ -16,6 +16,7 @@ use crate::cli::{List, Operation, Verbosity};
 use crate::rules::card::Card;
 use crate::rules::child_name::ChildName;
 use crate::rules::instant::Instant;
+use crate::rules::lock_path::{is_servers_own, join};
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, Queue};
@@ -27,9 +28,6 @@ use crate::zookeeper::session::{Failure, Session as _};
 
 /// How often the line that shows the progress is rewritten.
 const PROGRESS: Duration = Duration::from_millis(100);
-
-/// The node of ZooKeeper's own. Below a chroot, the path means another.
-pub(super) const OWN: &str = "/zookeeper";
 
 /// How much memory the nodes that were found may take. A tree can grow while it is looked at, and a server can make up
 /// nodes without an end.
@@ -78,22 +76,21 @@ pub(super) async fn run(
 }
 
 /// A walk over nodes, as far as it has come.
-struct Walk {
+struct Walk<'o> {
     /// A stack, so that few are on it at a time. With each: whether it may be a contender, as far as its name tells.
     ahead: Vec<(String, bool)>,
     queues: Vec<(String, Vec<ChildName>)>,
     /// Nodes that have the name of a contender, but are none, or have gone.
     foreign: HashSet<String>,
     denied: Vec<String>,
-    own: Option<&'static str>,
+    chroot: &'o str,
     room: usize,
 }
 
-impl Walk {
-    fn new(root: &str, operation: &Operation) -> Self {
-        let own = operation.access.servers.chroot.is_empty().then_some(OWN);
+impl<'o> Walk<'o> {
+    fn new(root: &str, operation: &'o Operation) -> Self {
         let (ahead, queues, foreign) = (vec![(root.to_owned(), false)], vec![], HashSet::new());
-        Self { ahead, queues, foreign, denied: vec![], own, room: MOST_MEMORY }
+        Self { ahead, queues, foreign, denied: vec![], chroot: &operation.access.servers.chroot, room: MOST_MEMORY }
     }
 
     /// Takes in what is below a node. Returns false if that is too much.
@@ -105,8 +102,8 @@ impl Walk {
             self.foreign.insert(path.clone());
         }
         let is_like_contender = |name: &ChildName| Contender::parse(name).is_some();
-        let below = names.iter().map(|name| (child(&path, name), is_like_contender(name)));
-        self.ahead.extend(below.filter(|(path, _)| Some(path.as_str()) != self.own));
+        let below = names.iter().map(|name| (join(&path, name), is_like_contender(name)));
+        self.ahead.extend(below.filter(|(path, _)| !is_servers_own(path, self.chroot)));
         let contenders: Vec<_> = names.into_iter().filter(is_like_contender).collect();
         if !contenders.is_empty() {
             self.queues.push((path, contenders));
@@ -160,7 +157,7 @@ async fn search(
     // Their replies are of no use any more.
     drop(window);
     for (path, contenders) in &mut walk.queues {
-        contenders.retain(|name| !walk.foreign.contains(&child(path, name)));
+        contenders.retain(|name| !walk.foreign.contains(&join(path, name)));
     }
     Ok(FoundLocks { locks: look_at_holders(session, walk.queues).await?, denied: walk.denied, stopped_after })
 }
@@ -174,7 +171,7 @@ async fn look_at_holders(
     let mut window = Window::new();
     let mut asked = queues.into_iter().filter_map(|(path, names)| {
         let first = Queue::as_numbered(names.iter().cloned()).first_holder()?.name.clone();
-        let reply = session.read(&child(&path, &first));
+        let reply = session.read(&join(&path, &first));
         Some(((path, names, first), reply))
     });
     while let Some(((path, names, first), reply)) = window.next(|| asked.next()).await {
@@ -189,10 +186,6 @@ async fn look_at_holders(
         locks.push(Lock { path, holders, waiters, first: roster.contenders.into_iter().next() });
     }
     Ok(locks)
-}
-
-pub(super) fn child(path: &str, name: &str) -> String {
-    if path == "/" { format!("/{name}") } else { format!("{path}/{name}") }
 }
 
 /// The line on a terminal that says how far the search has come.

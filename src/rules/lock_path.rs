@@ -20,7 +20,7 @@ impl LockPath {
     /// The error is the end of the sentence "LOCK 'text' …" and says what to write.
     pub fn parse(text: &str, chroot: &str) -> Result<Self, String> {
         check(text)?;
-        if chroot.is_empty() && is_servers_own(text) {
+        if is_servers_own(text, chroot) {
             return Err("belongs to ZooKeeper itself; put the lock elsewhere, such as /locks/NAME".to_owned());
         }
         let length = chroot.len() + text.len();
@@ -41,7 +41,7 @@ impl LockPath {
     }
 
     pub fn child(&self, name: &str) -> String {
-        format!("{self}/{name}")
+        join(&self.0, name)
     }
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for LockPath {
 pub fn check_root(text: &str, chroot: &str) -> Result<(), String> {
     match text {
         "/" => Ok(()),
-        text if chroot.is_empty() && is_servers_own(text) => {
+        text if is_servers_own(text, chroot) => {
             Err("belongs to ZooKeeper itself, and has no locks; write another path".to_owned())
         }
         text => LockPath::parse(text, chroot).map(drop),
@@ -83,9 +83,15 @@ pub fn check(path: &str) -> Result<(), String> {
     }
 }
 
-/// Whether the node is `/zookeeper` or lies below it.
-pub fn is_servers_own(path: &str) -> bool {
-    path.strip_prefix("/zookeeper").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Whether the node is `/zookeeper` or lies below it. Below a chroot that path means a node which is not the servers'.
+pub fn is_servers_own(path: &str, chroot: &str) -> bool {
+    let rest = path.strip_prefix("/zookeeper").filter(|_| chroot.is_empty());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The path of a child of the node `parent`, which may be the root.
+pub fn join(parent: &str, name: &str) -> String {
+    format!("{}/{name}", parent.trim_end_matches('/'))
 }
 
 /// The characters that `PathUtils.validatePath` of ZooKeeper refuses. It looks at UTF-16 units, and
@@ -155,6 +161,7 @@ mod tests {
 
     #[test]
     fn a_child_is_one_component_below() {
+        assert_eq!(join("/", "jobs"), "/jobs");
         let lock = LockPath::parse("/jobs/backup", "/app").unwrap();
         assert_eq!(lock.child("_c_1-lock-0000000001"), "/jobs/backup/_c_1-lock-0000000001");
     }

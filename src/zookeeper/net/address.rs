@@ -88,7 +88,7 @@ fn check_chroot(chroot: &str) -> Result<(), String> {
         return Err("write the chroot once, after the last host: HOST:PORT,HOST:PORT/CHROOT".to_owned());
     }
     lock_path::check(chroot).map_err(|why| format!("the chroot {chroot} {why}"))?;
-    if lock_path::is_servers_own(chroot) {
+    if lock_path::is_servers_own(chroot, "") {
         return Err(format!("the chroot {chroot} belongs to ZooKeeper itself; write another one"));
     }
     Ok(())
@@ -234,7 +234,7 @@ mod tests {
             address in any::<u128>(),
             chroot in "(/[a-z][a-z.]{0,5}){0,3}",
         ) {
-            prop_assume!(!lock_path::is_servers_own(&chroot));
+            prop_assume!(!lock_path::is_servers_own(&chroot, ""));
             let mut hosts: Vec<_> = hosts.into_iter().map(|(host, port)| HostPort { host, port }).collect();
             hosts.push(HostPort { host: Ipv6Addr::from(address).to_string(), port: 1 });
             let servers = ConnectString { hosts, chroot };
