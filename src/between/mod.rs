@@ -1,7 +1,7 @@
 //! What the processes of a run share, and what runs share with the runs below their commands.
 //!
 //! - The [`page`](page::Page) is memory that supervisor, keeper and guard share: the lease, the state of the command, the
-//!   gate. It shows the newest state, because a process that was stopped for hours must not act on old messages.
+//!   gate. It shows the newest state, because a process that was suspended for hours must not act on old messages.
 //! - The [`link`](wire::Link) is a socket between supervisor and keeper, for the reports and orders that must not be lost.
 //! - The [`inheritance`](inheritance::Inheritance) has the page, and the pipes by which keeper and guard see each other die.
 //!   The supervisor makes it before both forks.

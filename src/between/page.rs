@@ -1,8 +1,8 @@
 //! What the three processes of a run show one another in memory that they share.
 //!
 //! The keeper writes the lease. The guard writes what has become of the command. Neither is a message, because a supervisor
-//! that is stopped for hours (Ctrl-Z) reads none: its socket would fill up, and on SIGCONT it would judge the lease by the
-//! oldest news instead of the newest.
+//! that is suspended for hours (Ctrl-Z) reads none: its socket would fill up, and on SIGCONT it would judge the lease
+//! by the oldest news instead of the newest.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -51,7 +51,7 @@ struct Cells {
     gate: AtomicU32,
     /// A wait status with [`ENDED`].
     ended: AtomicU32,
-    stopped_by: AtomicI32,
+    suspended_by: AtomicI32,
     lease_over: AtomicBool,
     denied: AtomicI32,
     spoiled: AtomicBool,
@@ -213,7 +213,7 @@ impl Page {
         match sign {
             Sign::Stage(stage) => self.0.stage.store(stage as u32, SeqCst),
             Sign::Ended(status) => self.0.ended.store(status.cast_unsigned() | ENDED, SeqCst),
-            Sign::Stopped(signal) => self.0.stopped_by.store(signal, SeqCst),
+            Sign::Suspended(signal) => self.0.suspended_by.store(signal, SeqCst),
             Sign::LeaseOver => self.0.lease_over.store(true, SeqCst),
         }
     }
@@ -229,9 +229,9 @@ impl Page {
         (status & ENDED != 0).then(|| (status & !ENDED).cast_signed())
     }
 
-    /// The signal that has stopped the command since the last call.
-    pub fn take_stopped(self) -> Option<Signal> {
-        Signal::new(self.0.stopped_by.swap(0, SeqCst))
+    /// The signal that has suspended the command since the last call.
+    pub fn take_suspended(self) -> Option<Signal> {
+        Signal::new(self.0.suspended_by.swap(0, SeqCst))
     }
 
     /// The guard: the system does not let it kill this process. Returns whether the process is the first of that kind.
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(shared.ended(), Some(0));
         shared.show(Sign::Ended(3 << 8));
         assert_eq!(shared.ended(), Some(3 << 8));
-        shared.show(Sign::Stopped(20));
-        assert_eq!((shared.take_stopped(), shared.take_stopped()), (Some(Signal::TSTP), None));
+        shared.show(Sign::Suspended(20));
+        assert_eq!((shared.take_suspended(), shared.take_suspended()), (Some(Signal::TSTP), None));
     }
 }

@@ -144,7 +144,8 @@ impl FenceKeeper<'_> {
             }
         };
         self.report(&Report::Revoked(Revoker::LaterHolder(token)));
-        // A supervisor that is stopped would not read the report, so it is continued. Once it has died, it is no parent.
+        // A supervisor that is suspended would not read the report, so it is continued. Once it has died, it is no
+        // parent.
         let parent = getppid().as_raw();
         if parent.cast_unsigned() == self.supervisor {
             let _ = signals::send(parent, Signal::CONT);

@@ -108,7 +108,7 @@ impl Guard {
         self.request(GuardRequest::Open)
     }
 
-    /// Sends a request, which continues a guard that is stopped. A guard that has gone has nothing left to do.
+    /// Sends a request, which continues a guard that is suspended. A guard that has gone has nothing left to do.
     pub fn ask(&self, request: GuardRequest) {
         let _ = self.request(request);
     }

@@ -1,6 +1,6 @@
-//! What the kernel does when all processes of zklock are dead or stopped: timers continue a guard when it is to kill, and end
-//! the guard with the lease; a signal kills the command when the guard or the supervisor dies. And what a guard does to
-//! depend on no other process: it has a priority, and its memory stays in memory.
+//! What the kernel does when all processes of zklock are dead or suspended: timers continue a guard when it is to kill,
+//! and end the guard with the lease; a signal kills the command when the guard or the supervisor dies. And what a guard
+//! does to depend on no other process: it has a priority, and its memory stays in memory.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
@@ -11,8 +11,9 @@ use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::system::signals;
 
-/// A timer that sends a signal to this process (timer_create(2)), and counts sleep. SIGKILL ends a stopped process as well,
-/// and one in a frozen cgroup of version 2, but not in one of version 1. SIGCONT continues what was stopped by a signal alone.
+/// A timer that sends a signal to this process (timer_create(2)), and counts sleep. SIGKILL ends a suspended process as
+/// well, and one in a frozen cgroup of version 2, but not in one of version 1. SIGCONT continues what was suspended by
+/// a signal alone.
 pub(super) struct Timer {
     timer: libc::timer_t,
     time: Option<Instant>,

@@ -18,7 +18,7 @@
 
 mod gate; // the command's process before it is the command
 mod handle; // what the supervisor has of a guard
-mod kernel; // timer and fuses: what works when all processes of zklock are dead or stopped
+mod kernel; // timer and fuses: what works when all processes of zklock are dead or suspended
 mod process; // the guard itself
 pub mod program; // find a program, become it, tell how it ended
 mod request; // what a guard is asked, as bytes

@@ -57,8 +57,8 @@ pub(super) struct Inherited<'a> {
 /// the guard tells the supervisor why and exits. The supervisor makes another one when the lock is held.
 pub(super) fn run(birth: &GuardBirth<'_>, inherited: Inherited<'_>, passage: Passage) -> ! {
     let _ = prctl::set_name(c"lock-guard");
-    // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the keeper would
-    // wait for it, and hold the lock.
+    // As long as there is no command, a guard dies with its supervisor even while it is suspended. Otherwise the keeper
+    // would wait for it, and hold the lock.
     let _ = prctl::set_pdeathsig(Named::SIGKILL);
     if getppid() != passage.supervisor {
         passage.report.exit(&Errno::ESRCH.into());
@@ -71,7 +71,7 @@ pub(super) fn run(birth: &GuardBirth<'_>, inherited: Inherited<'_>, passage: Pas
             errno => passage.report.refused(errno),
         },
     }
-    // Up to here the timer ends a guard that is stopped.
+    // Up to here the timer ends a guard that is suspended.
     exit_now(0)
 }
 
@@ -122,7 +122,7 @@ impl<'a> GuardProcess<'a> {
             // Also here, because the group must exist before a fuse can name it.
             let _ = setpgid(child, child);
             // The guard gets a group of its own and stays in the session: so the command's group is not orphaned, and Ctrl-Z can
-            // stop that group (setpgid(2)).
+            // suspend that group (setpgid(2)).
             let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
         } else {
             // Out of reach of the terminal. If the guard stayed in the session, in another group than the command, the command's
@@ -254,7 +254,7 @@ impl GuardIo for GuardProcess<'_> {
             Err(Errno::ECHILD) => GuardReaped::NoneLeft,
             Err(_) | Ok(None) => GuardReaped::NoMore,
             Ok(Some((pid, _))) if self.command != Some(pid) => GuardReaped::Other,
-            Ok(Some((_, status))) if libc::WIFSTOPPED(status) => GuardReaped::Stopped(libc::WSTOPSIG(status)),
+            Ok(Some((_, status))) if libc::WIFSTOPPED(status) => GuardReaped::Suspended(libc::WSTOPSIG(status)),
             Ok(Some((_, status))) => {
                 self.command = None;
                 GuardReaped::Ended(status)

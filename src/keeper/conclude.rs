@@ -15,7 +15,7 @@ use crate::system::futures::or;
 use crate::zookeeper::session::{Failure, NodeStat, RecordWrite, Replaced, Session};
 
 /// How long a supervisor may take to say that the command was to be stopped when it ended. The keeper does not wait for a
-/// supervisor that is stopped, because others wait for the lock.
+/// supervisor that is suspended, because others wait for the lock.
 const LAST_WORD: Duration = Duration::from_millis(200);
 
 impl<O: KeeperIo> Keeper<'_, O> {

@@ -106,21 +106,21 @@ impl<O: KeeperIo> Keeper<'_, O> {
             // The supervisor will order the release, but the next holder need not wait for the order.
             KeeperEnd::Emptied => self.last_word(life.as_mut()).await.unwrap_or(end),
             KeeperEnd::Over(Report::Lost(loss)) if !is_held => self.prepare_next(loss).await,
-            // A skipped command is reported after the release: the lock is not kept for a supervisor that is stopped.
+            // A skipped command is reported after the release: the lock is not kept for a supervisor that is suspended.
             KeeperEnd::Over(Report::Queue(_)) => end,
             KeeperEnd::Over(ref report) => {
                 let lost = if let Report::Lost(loss) = report { Some(*loss) } else { None };
                 if lost.is_some() {
                     self.report_unrecorded(self.success(ended));
                     // The report comes first, so that the supervisor learns why the command is killed. But the lease does
-                    // not wait for a supervisor that is stopped.
+                    // not wait for a supervisor that is suspended.
                     zip(self.io.report(report), async { self.io.revoke_lease() }).await;
                     log::info!("the lock is lost: {report:?}");
                 } else {
                     self.io.report(report).await;
                 }
-                // Before the lock is reported as held there is no command. A supervisor that is stopped may never send the
-                // order to release.
+                // Before the lock is reported as held there is no command. A supervisor that is suspended may never
+                // send the order to release.
                 if !is_held {
                     return end;
                 }
@@ -148,7 +148,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     /// The supervisor has gone: waits until the guard has ended the command. If the command has not passed its gate, nothing
-    /// is waited for: what waits there, and the guard, may be stopped for good.
+    /// is waited for: what waits there, and the guard, may be suspended for good.
     async fn until_guard_gone(&self) -> KeeperEnd {
         let nothing_left = self.io.recall() || self.io.guard_gone().await;
         if nothing_left { KeeperEnd::Orphaned } else { KeeperEnd::Abandoned }

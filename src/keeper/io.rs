@@ -51,13 +51,13 @@ pub trait KeeperIo {
         shortened: impl FnMut(Duration, Instant),
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
-    /// Shows the supervisor and the guard the lease, even if they are stopped now.
+    /// Shows the supervisor and the guard the lease, even if they are suspended now.
     fn write_lease(&self, span: Span);
 
     /// Shows the supervisor that the servers have just answered something.
     fn show_answered(&self, now: Instant);
 
-    /// Reports, and waits for room if there is none: a supervisor that is stopped reads nothing.
+    /// Reports, and waits for room if there is none: a supervisor that is suspended reads nothing.
     fn report(&self, report: &Report) -> impl Future<Output = ()>;
 
     /// Reports what is of no interest once it is old. Drops the report if there is no room, and returns whether there was.

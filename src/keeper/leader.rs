@@ -115,8 +115,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     /// Asks whether a contender is still before us at the lock that we have told that we wait for. What we have told may be
-    /// old: this process may have been stopped since then, or the network silent. Our own node may have gone by now. The
-    /// requests are queued at once; the answer is false if one of them is not answered as it should be.
+    /// old: this process may have been suspended since then, or the network silent. Our own node may have gone by now.
+    /// The requests are queued at once; the answer is false if one of them is not answered as it should be.
     pub(super) fn ask_if_busy<'s>(&'s self, session: &'s O::Session) -> impl Future<Output = bool> + use<'s, O> {
         let is_delayed = self.told.borrow().delayed_until.is_some_and(|until| self.io.now() < until);
         let waits = self.told.borrow().waits.clone().filter(|_| !is_delayed);

@@ -118,7 +118,7 @@ struct Beats {
 }
 
 /// What the supervisor has been told and is not told again. Repetitions would fill the socket to a supervisor that is
-/// stopped, and a loss would have no room.
+/// suspended, and a loss would have no room.
 #[derive(Default)]
 struct Told {
     connected: bool,

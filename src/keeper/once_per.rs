@@ -17,7 +17,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             let waited =
                 if self.is_single() { self.io.now().saturating_since(self.run.started) } else { Duration::ZERO };
             let at = stat.created.saturating_sub(last_run::signed_millis(waited));
-            // Counted from the start, because this process may have been stopped for long since the creation.
+            // Counted from the start, because this process may have been suspended for long since the creation.
             self.run.asked.set(Some(Asked { at, after: self.run.started }));
         }
     }

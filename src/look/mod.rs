@@ -60,7 +60,7 @@ pub fn run(operation: &Operation) -> Outcome {
         }
     };
     let ended = Reactor::new().and_then(|reactor| {
-        // The session is closed before we die of one. All others do what they do to any program: Ctrl-Z stops it.
+        // The session is closed before we die of one. All others do what they do to any program: Ctrl-Z suspends it.
         let endings = Signals::of([Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM])?;
         let visit = Visit::new(&operation.access, &servers, &reactor);
         let output = Output::new(&reactor);

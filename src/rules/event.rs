@@ -35,8 +35,8 @@ pub enum CommandEvent {
     Ended(CommandEnd),
     /// It ended and has been reaped. Runs that use our locks go on.
     EndedLending(CommandEnd),
-    /// By this signal (Ctrl-Z).
-    Stopped(Signal),
+    /// It is suspended, by this signal (Ctrl-Z).
+    Suspended(Signal),
     /// It has gone, and so have those of its descendants that the machine waits for ([`Awaited`]).
     TreeGone,
     /// The guard has killed it because the lease is over, or was revoked.
@@ -109,8 +109,8 @@ pub enum Effect {
     QueueAgain,
     /// Tell the keeper to delete the node and close the session.
     Release,
-    /// Stop by this signal, as the shell that watches us expects when the command stops.
-    StopSelf(Signal),
+    /// Suspend us by this signal, as the shell that watches us expects when the command is suspended.
+    SuspendSelf(Signal),
     /// End the keeper at once: it has had its time.
     EndKeeper,
     Say(Notice),

@@ -77,7 +77,7 @@ pub enum Targets {
 pub enum GuardRequest {
     Open,
     Signal(Signal, Targets),
-    /// Send everything below this signal, and SIGCONT, so that what is stopped can act on it.
+    /// Send everything below this signal, and SIGCONT, so that what is suspended can act on it.
     Stop(Signal),
     Kill,
     /// Leave alone what the command has left behind, and go.
@@ -185,7 +185,7 @@ impl GuardRules {
                     self.is_reaped = true;
                     Sign::Ended(status)
                 }
-                GuardReaped::Stopped(signal) => Sign::Stopped(signal),
+                GuardReaped::Suspended(signal) => Sign::Suspended(signal),
             };
             // Without an opened gate there is no command.
             if self.is_open {

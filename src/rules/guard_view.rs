@@ -34,7 +34,7 @@ enum Command {
 /// What has become of the command since this was last asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    pub stopped: Option<Signal>,
+    pub suspended: Option<Signal>,
     /// The guard has died with the command still to be answered for.
     pub guard_gone: bool,
     pub ended: Option<CommandFate>,
@@ -45,11 +45,11 @@ pub struct News {
 impl News {
     /// What the machine is to be told, in this order. `end`: what the end of the command means.
     pub fn events(self, end: impl FnOnce(CommandFate) -> CommandEvent) -> Vec<Event> {
-        let stopped = self.stopped.map(|signal| Event::Command(CommandEvent::Stopped(signal)));
+        let suspended = self.suspended.map(|signal| Event::Command(CommandEvent::Suspended(signal)));
         let gone = self.guard_gone.then_some(Event::Command(CommandEvent::GuardGone));
         let ended = self.ended.map(|ended| Event::Command(end(ended)));
         let [first, second] = if self.ended_first { [ended, gone] } else { [gone, ended] };
-        [stopped, first, second].into_iter().flatten().collect()
+        [suspended, first, second].into_iter().flatten().collect()
     }
 }
 
@@ -110,14 +110,14 @@ impl GuardView {
         &mut self,
         stage: Stage,
         ended: Option<CommandEnd>,
-        stopped: Option<Signal>,
+        suspended: Option<Signal>,
         is_our_child: impl FnOnce() -> bool,
     ) -> News {
         if self.is_gated() {
             return News::default();
         }
         let has_fallen = self.is_reaped && stage.is_open();
-        let mut news = News { stopped, guard_gone: has_fallen && !self.told_gone, ..News::default() };
+        let mut news = News { suspended, guard_gone: has_fallen && !self.told_gone, ..News::default() };
         if self.has_command() {
             // What the guard has reaped ended before it died.
             news.ended_first = ended.is_some();

@@ -187,9 +187,9 @@ pub fn cancels(signal: Signal) -> bool {
     Signal::ENDING.contains(&signal)
 }
 
-/// Ctrl-Z stops us when there is no command that it stops.
-fn stop_self(signal: Signal) -> Vec<Effect> {
-    if signal == Signal::TSTP { vec![Effect::StopSelf(signal)] } else { vec![] }
+/// What follows from a Ctrl-Z when there is no command that it suspends: zklock suspends itself.
+fn suspend_self(signal: Signal) -> Vec<Effect> {
+    if signal == Signal::TSTP { vec![Effect::SuspendSelf(signal)] } else { vec![] }
 }
 
 #[cfg(test)]

@@ -138,8 +138,8 @@ impl Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Loss {
     NodeDeleted,
-    /// The contender node is missing, but the lease was over when we learnt that. We were stopped, or the machine was, so the
-    /// node may have gone with the session.
+    /// The contender node is missing, but the lease was over when we learnt that. We were suspended, or the machine
+    /// was, so the node may have gone with the session.
     StoodStill,
     /// No beat was answered before the end of the lease, and the command was killed.
     LeaseOver,

@@ -103,12 +103,13 @@ impl SupervisorIo for Supervisor<'_> {
                     return Ok(Some(Event::KeeperGone));
                 }
             }
-            Effect::StopSelf(signal) => {
+            Effect::SuspendSelf(signal) => {
                 self.clear_screen();
-                signals::stop_by(signal).context("cannot stop")?;
-                // The kernel does not stop an orphaned group, and then nobody continues what has left it (setpgid(2)).
+                signals::suspend_by(signal).context("cannot suspend zklock")?;
+                // The kernel does not suspend an orphaned group, and then nobody continues what has left it
+                // (setpgid(2)).
                 self.job.forward_to_strayed(Signal::CONT);
-                // zklock may have been stopped for long, so anything may have come.
+                // zklock may have been suspended for long, so anything may have come.
                 self.guard_has_news = true;
             }
             Effect::EndKeeper => self.keeper.kill(),

@@ -107,8 +107,8 @@ impl<'p> Job<'p> {
         why.map_or(opened, Err)
     }
 
-    /// Takes the command back, unless it has passed the gate. Guard and command's process may be stopped: nothing of the user
-    /// runs in them.
+    /// Takes the command back, unless it has passed the gate. Guard and command's process may be suspended: nothing of
+    /// the user runs in them.
     pub(super) fn recall(&mut self) -> bool {
         let is_back = |running: &RunningGuard| running.view.has_command() && running.guard.page.recall();
         let Some(running) = self.guard.as_mut().filter(|running| is_back(running)) else { return false };
@@ -164,12 +164,12 @@ impl<'p> Job<'p> {
         }
         let page = running.guard.page;
         let command = page.command();
-        // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that zklock
-        // would have to be continued as well. If zklock was stopped with the command, it hears of the stop when both have
-        // been continued: then the stop is over.
-        let stopped = page.take_stopped().filter(|_| shares_group && command.is_some_and(process::is_stopped));
+        // Without a terminal no shell waits for a job that is suspended, and whoever continues the command does not
+        // know that zklock would have to be continued as well. If zklock was suspended with the command, it hears of
+        // that when both have been continued.
+        let suspended = page.take_suspended().filter(|_| shares_group && command.is_some_and(process::is_suspended));
         let (stage, ended, orphans) = (running.guard.page.stage(), running.guard.ended(), &self.orphans);
-        running.view.news(stage, ended, stopped, || {
+        running.view.news(stage, ended, suspended, || {
             orphans.may_have(|child| command.is_some_and(|command| command.as_raw() == child))
         })
     }
@@ -215,10 +215,10 @@ impl<'p> Job<'p> {
     /// terminal has not sent it to them.
     pub(super) fn forward_to_strayed(&self, signal: Signal) {
         if let Some(running) = self.answering() {
-            // The guard is in another session, so for the kernel such a group is orphaned, and TSTP stops none of it
-            // (setpgid(2)).
-            let stops = signal == Signal::TSTP && running.view.has_command();
-            running.guard.ask(GuardRequest::Signal(if stops { Signal::STOP } else { signal }, Targets::Strayed));
+            // The guard is in another session, so for the kernel such a group is orphaned, and TSTP suspends none of
+            // it (setpgid(2)).
+            let suspends = signal == Signal::TSTP && running.view.has_command();
+            running.guard.ask(GuardRequest::Signal(if suspends { Signal::STOP } else { signal }, Targets::Strayed));
         }
     }
 
@@ -286,11 +286,11 @@ impl<'p> Job<'p> {
         let is_reaped = view.is_reaped();
         if guard.page.stage().is_over() {
             if !is_reaped {
-                // This guard has only to exit, and a stopped one cannot.
+                // This guard has only to exit, and a suspended one cannot.
                 guard.kill_guard();
             }
         } else if *leaves {
-            // Once more: while the guard was stopped, its socket may have been full.
+            // Once more: while the guard was suspended, its socket may have been full.
             guard.ask(GuardRequest::Leave);
         } else if !(is_reaped && self.has_gone()) {
             guard.page.spoil();

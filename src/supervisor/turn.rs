@@ -11,7 +11,8 @@
 //! 2. signals except SIGCONT, and that a caller has gone;
 //! 3. the end of the command. If nothing is left of it, the keeper releases the lock by itself, and the lease is extended no
 //!    more. What others ask of a command that has ended, and what is typed, comes after that;
-//! 4. the deadline, which also starts the command. If Ctrl-Z has stopped us, perhaps for long, it is judged in a turn of its own;
+//! 4. the deadline, which also starts the command. If Ctrl-Z has suspended us, perhaps for long, it is judged in a turn
+//!    of its own;
 //! 5. SIGCONT, the only signal that lets a command go on: by now the command may have been killed.
 
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event};
@@ -82,8 +83,8 @@ pub struct Turns {
     machine: Machine,
     /// The lease that the machine was last told.
     lease: Option<Span>,
-    /// Ctrl-Z has stopped the supervisor in this turn, and it was continued.
-    has_stopped: bool,
+    /// Ctrl-Z has suspended the supervisor in this turn, and it was continued.
+    was_suspended: bool,
     /// There may be more children to reap, since this turn.
     behind_since: Option<Instant>,
     outcome: Option<Outcome>,
@@ -93,7 +94,7 @@ impl Turns {
     /// A run that begins now. The keeper has been started.
     pub fn new(settings: Settings, now: Instant) -> Self {
         let machine = Machine::start(settings, now);
-        Self { machine, lease: None, has_stopped: false, behind_since: None, outcome: None }
+        Self { machine, lease: None, was_suspended: false, behind_since: None, outcome: None }
     }
 
     /// When a turn is due although nothing has come.
@@ -109,12 +110,12 @@ impl Turns {
         self.outcome
     }
 
-    /// One turn, or several if Ctrl-Z has stopped us meanwhile. An error is one of `outside`.
+    /// One turn, or several if Ctrl-Z has suspended us meanwhile. An error is one of `outside`.
     pub fn turn<O: SupervisorIo>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         let mut continues = vec![];
         loop {
             let snapshot = self.hear(outside, &mut continues)?;
-            if std::mem::take(&mut self.has_stopped) {
+            if std::mem::take(&mut self.was_suspended) {
                 continue;
             }
             if self.machine.deadline().is_some_and(|deadline| deadline <= outside.now()) {
@@ -140,7 +141,7 @@ impl Turns {
         if signals.iter().any(|(signal, _)| cancels(*signal)) {
             outside.spoil();
         }
-        // A command that has ended is not stopped by Ctrl-Z; what is typed is for those that it has left.
+        // A command that has ended is not suspended by Ctrl-Z; what is typed is for those that it has left.
         let is_for_others =
             |(signal, shared): &(Signal, bool)| snapshot.has_ended && (*shared || *signal == Signal::TSTP);
         let (later, signals): (Vec<_>, Vec<_>) = signals.into_iter().partition(is_for_others);
@@ -225,7 +226,7 @@ impl Turns {
             match effect {
                 Effect::Signal { .. } | Effect::Stop(_) | Effect::Kill if taken_back.is_some() => continue,
                 Effect::Stop(_) | Effect::Kill => outside.spoil(),
-                Effect::StopSelf(_) => self.has_stopped = true,
+                Effect::SuspendSelf(_) => self.was_suspended = true,
                 Effect::Finish(outcome) => self.outcome = Some(outcome),
                 _ => {}
             }

@@ -18,8 +18,8 @@ pub struct Process {
     /// In clock ticks since boot; together with the pid it identifies a process for ever.
     pub started: u64,
     pub alive: bool,
-    /// Whether it may be stopped: by a signal, or by a debugger that has it.
-    pub stopped: bool,
+    /// Whether it may be suspended: by a signal, or by a debugger that has it.
+    pub suspended: bool,
     pub exiting: bool,
 }
 
@@ -67,22 +67,22 @@ impl Process {
             started: u64::try_from(started).ok()?,
             // A zombie does not run, unless only its first thread has ended.
             alive: !matches!(state, "Z" | "X") || threads > 1,
-            stopped: matches!(state, "T" | "t"),
+            suspended: matches!(state, "T" | "t"),
             exiting: flags & PF_EXITING != 0,
         })
     }
 }
 
-/// Whether a thread of this process is stopped.
-pub fn is_stopped(pid: Pid) -> bool {
-    let is_stopped = |thread: &str| {
+/// Whether a thread of this process is suspended.
+pub fn is_suspended(pid: Pid) -> bool {
+    let is_suspended = |thread: &str| {
         let mut room = [0; STAT];
         let stat = proc::read(&format!("{pid}/task/{thread}/stat"), &mut room).ok();
-        stat.and_then(|stat| Process::parse(pid.as_raw(), stat)).is_some_and(|thread| thread.stopped)
+        stat.and_then(|stat| Process::parse(pid.as_raw(), stat)).is_some_and(|thread| thread.suspended)
     };
     // The first thread may have ended, while others go on.
     let threads = proc::numbers(&format!("{pid}/task")).unwrap_or_default();
-    threads.iter().any(|thread| is_stopped(&thread.to_string()))
+    threads.iter().any(|thread| is_suspended(&thread.to_string()))
 }
 
 /// When this process started, in clock ticks since boot. `None`: there is none that lives. An error: there may be one.
@@ -112,8 +112,8 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> nix::Result<(
     Errno::result(result).map(drop)
 }
 
-/// The next child that has ended, or, if `flags` say so, was stopped, with its status of waitpid(2). `None`: none has.
-/// ECHILD: there are no children.
+/// The next child that has ended, or, if `flags` say so, was suspended, with its status of waitpid(2). `None`: none
+/// has. ECHILD: there are no children.
 pub fn reap(flags: i32) -> nix::Result<Option<(Pid, i32)>> {
     loop {
         let mut status = 0;

@@ -84,7 +84,8 @@ pub fn record_inherited() {
     exchange(Signal::PIPE, Some(&action(libc::SIG_IGN)));
 }
 
-/// For a command that is a program of ours, which reads its signals by itself: none is to come before that. Ctrl-Z stops it.
+/// For a command that is a program of ours, which reads its signals by itself: none is to come before that. Ctrl-Z
+/// suspends it.
 pub fn block_for_command() {
     BLOCKED_FOR_COMMAND.store(!Set::of([Signal::TSTP]).0, Ordering::Relaxed);
 }
@@ -164,7 +165,8 @@ impl Signals {
 
     /// Queues what a run passes on. What was ignored when zklock started stays so.
     pub fn of_run() -> io::Result<Self> {
-        // In the background, a line after `stty tostop` or a change of the terminal's settings would stop us (termios(3)).
+        // In the background, a line after `stty tostop` or a change of the terminal's settings would suspend us
+        // (termios(3)).
         block(libc::SIG_BLOCK, Set::of([Signal::TTOU]));
         let signals = Self::of(passed_on())?;
         if handover::is_needed() {
@@ -273,8 +275,8 @@ pub fn drop_stale(senders: &[Pid]) {
 /// fcntl(2), which the crate `libc` does not have.
 const F_SETSIG: c_int = 10;
 
-/// Has the kernel continue this process, if it is stopped, when something comes by this socket or pipe, or when the process
-/// at its other end has died. Without that a stopped process learns of neither.
+/// Has the kernel continue this process, if it is suspended, when something comes by this socket or pipe, or when the
+/// process at its other end has died. Without that a suspended process learns of neither.
 pub fn continue_at_news(fd: BorrowedFd<'_>) -> nix::Result<()> {
     signal_at_news(fd, std::process::id().cast_signed(), Signal::CONT)
 }
@@ -309,15 +311,16 @@ pub fn send(pid: i32, signal: Signal) -> io::Result<()> {
     Ok(Errno::result(result).map(drop)?)
 }
 
-/// Stops this process by `signal`, so that a shell tells the user the same as it would without zklock. Returns when the
-/// process has been continued, or at once where no shell could continue it (an orphaned process group, setpgid(2)).
-pub fn stop_by(signal: Signal) -> io::Result<()> {
-    // In an orphaned group SIGSTOP would stop this process too, and whoever continues the command does not know of it.
+/// Suspends this process by `signal`, so that a shell tells the user the same as it would without zklock. Returns when
+/// the process has been continued, or at once where no shell could continue it (an orphaned process group, setpgid(2)).
+pub fn suspend_by(signal: Signal) -> io::Result<()> {
+    // In an orphaned group SIGSTOP would suspend this process too, and whoever continues the command does not know of
+    // it.
     let is_uncaught = signal == Signal::STOP;
     let signal = if is_uncaught { Signal::TSTP } else { signal };
-    // SIGTSTP may be ignored, as after `trap '' TSTP`. That does not keep the command from being stopped by SIGSTOP.
-    let stops = is_uncaught || !is_ignored(&signal);
-    let action = exchange(signal, stops.then_some(&action(libc::SIG_DFL)));
+    // SIGTSTP may be ignored, as after `trap '' TSTP`. That does not keep SIGSTOP from suspending the command.
+    let suspends = is_uncaught || !is_ignored(&signal);
+    let action = exchange(signal, suspends.then_some(&action(libc::SIG_DFL)));
     let blocked = block(libc::SIG_UNBLOCK, Set::of([signal]));
     let result = send(getpid().as_raw(), signal);
     block(libc::SIG_SETMASK, blocked);

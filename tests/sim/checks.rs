@@ -83,8 +83,8 @@ impl State {
         self.verify_all_after(AFTER_A_PAUSE + 1, host);
     }
 
-    /// The supervisor or the guard runs, and sees the lease as it is. If both are stopped when the lease is made shorter,
-    /// the kernel knows nothing of that, and the command lives until the longer lease ends.
+    /// The supervisor or the guard runs, and sees the lease as it is. If both are suspended when the lease is made
+    /// shorter, the kernel knows nothing of that, and the command lives until the longer lease ends.
     pub(crate) fn look_at_lease(&mut self, host: usize) {
         let until = self.now + AFTER_THE_NEWS + PATIENCE_WITH_A_GUARD;
         if self.hosts[host].shortened_from > until {

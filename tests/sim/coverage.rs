@@ -38,7 +38,7 @@ kinds! {
     Restore,
     /// A machine and its server are cut off from all others.
     Rack,
-    /// A keeper is stopped, and its machine is cut off before it continues.
+    /// A keeper is suspended, and its machine is cut off before it continues.
     FreezeAndCut,
     FreezeSupervisor, ThawSupervisor, FreezeKeeper, ThawKeeper, FreezeGuard, ThawGuard,
     /// SIGSTOP and SIGCONT to supervisor, keeper, guard and command.
@@ -74,7 +74,7 @@ kinds! {
     ReplyLost, CreationLost, Requeued, Lost, LostWhileFrozen, StoodStill,
     /// A session ended because of a shorter timeout that its client had not heard of.
     LostUnheard, NotFree, Interrupted, Unavailable, RanOut, KilledByGuard, KilledByTimer,
-    /// A command was taken back because its guard was stopped at the gate.
+    /// A command was taken back because its guard was suspended at the gate.
     Recalled, QueuedAgain,
     /// A run was recorded as successful, a command was skipped because of one, and a record was lost with its session.
     Recorded, Skipped, Unrecorded,

@@ -49,7 +49,7 @@ pub(crate) const AIMED: &[(Kind, Kind)] = &[
 ];
 
 /// Faults that make a keeper connect again, hear late which session timeout it was granted, hear nothing after that, or
-/// report it to a supervisor that is stopped.
+/// report it to a supervisor that is suspended.
 pub(crate) const REGRANTING: &[(Kind, Kind)] = &[
     (Kind::AtSpawn, Kind::Break),
     (Kind::AtSpawn, Kind::FreezeSupervisor),
@@ -62,7 +62,7 @@ pub(crate) const REGRANTING: &[(Kind, Kind)] = &[
     (Kind::AtShortened, Kind::FreezeSupervisor),
 ];
 
-/// A supervisor is stopped while its command runs, and then its node is deleted.
+/// A supervisor is suspended while its command runs, and then its node is deleted.
 pub(crate) const UNTOLD: &[(Kind, Kind)] = &[(Kind::AtSpawn, Kind::FreezeSupervisor), (Kind::AtBeat, Kind::DeleteNode)];
 
 impl State {
@@ -95,7 +95,7 @@ impl State {
     /// Whether the supervisor of this host runs, and no Ctrl-Z is on its way to it.
     fn has_supervisor(&self, host: usize) -> bool {
         let state = &self.hosts[host];
-        state.alive && state.started && !state.frozen && state.asleep.is_none() && !self.is_stopping(host)
+        state.alive && state.started && !state.frozen && state.asleep.is_none() && !self.is_being_suspended(host)
     }
 
     fn has_keeper(&self, host: usize) -> bool {
@@ -121,7 +121,7 @@ impl State {
         let Fault { kind, host, time } = fault;
         let happens = self.happens(fault);
         if happens {
-            // A supervisor that is stopped keeps neither its keeper from hearing nor its guard from acting.
+            // A supervisor that is suspended keeps neither its keeper from hearing nor its guard from acting.
             let is_harmless = matches!(kind, Kind::FreezeSupervisor | Kind::ThawSupervisor);
             self.faulty = true;
             if !is_harmless {
@@ -277,7 +277,7 @@ impl State {
                     self.guard(host).frozen = true;
                     self.excuse_stragglers(host);
                     self.freeze(self.hosts[host].keeper, true);
-                    self.stop_processes(host);
+                    self.suspend_processes(host);
                 }
                 self.after(time, later(Kind::ThawAll));
             }
@@ -318,11 +318,11 @@ impl State {
             }
             Kind::KillCommand => self.schedule(self.now, Event::Exit { host, process: 0, killed: true }),
             Kind::CtrlZ => {
-                self.stop_job(host);
+                self.suspend_job(host);
                 self.after(time.max(20 * MS), later(Kind::Foreground));
             }
-            // No user types `fg` before the shell has seen the job stop, and while the machine sleeps it has not.
-            Kind::Foreground if self.hosts[host].alive && self.is_stopping(host) => {
+            // No user types `fg` before the shell has seen the job suspended, and while the machine sleeps it has not.
+            Kind::Foreground if self.hosts[host].alive && self.is_being_suspended(host) => {
                 self.after(20 * MS, later(Kind::Foreground));
             }
             Kind::Foreground => self.thaw_supervisor(host),

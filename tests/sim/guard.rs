@@ -44,7 +44,7 @@ pub(crate) struct Guard {
     /// What it shows to the others.
     pub(crate) stage: Stage,
     pub(crate) ended: Option<i32>,
-    pub(crate) stopped: Option<Signal>,
+    pub(crate) suspended: Option<Signal>,
     pub(crate) lease_over: bool,
 }
 
@@ -67,7 +67,7 @@ impl Guard {
             lender: None,
             stage: Stage::Gated,
             ended: None,
-            stopped: None,
+            suspended: None,
             lease_over: false,
         }
     }
@@ -120,9 +120,9 @@ impl GuardIo for SimIo<'_> {
 
     fn reap(&mut self) -> GuardReaped {
         let host = &mut self.state.hosts[self.host];
-        match (host.root_status.take(), host.stopped_by.take()) {
+        match (host.root_status.take(), host.suspended_by.take()) {
             (Some(status), _) => GuardReaped::Ended(status),
-            (None, Some(signal)) => GuardReaped::Stopped(signal.number()),
+            (None, Some(signal)) => GuardReaped::Suspended(signal.number()),
             (None, None) if !host.guard.is_gated && self.state.is_empty(self.host) => GuardReaped::NoneLeft,
             (None, None) => GuardReaped::NoMore,
         }
@@ -147,7 +147,7 @@ impl GuardIo for SimIo<'_> {
                 }
             }
             Sign::Ended(status) => guard.ended = Some(status),
-            Sign::Stopped(signal) => guard.stopped = Signal::new(signal),
+            Sign::Suspended(signal) => guard.suspended = Signal::new(signal),
             Sign::LeaseOver => {
                 guard.lease_over = true;
                 self.state.note(|| format!("host {}: the guard kills the command", self.host));
@@ -244,7 +244,7 @@ impl State {
             self.check_lender(host);
         }
         match next {
-            // It may be stopped before it exits.
+            // It may be suspended before it exits.
             NextTurn::Exit if self.chance.once_in(4) => self.wake_guard(host),
             NextTurn::Exit => self.guard_ends(host),
             NextTurn::Wait(None) => {}
@@ -259,7 +259,7 @@ impl State {
         }
     }
 
-    /// The kernel's timers: they continue a guard that is stopped, and kill one that was late to move them.
+    /// The kernel's timers: they continue a guard that is suspended, and kill one that was late to move them.
     pub(crate) fn deadline_passes(&mut self, host: usize) {
         if self.hosts[host].asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Deadline(host));
@@ -359,7 +359,7 @@ impl State {
         self.after(late, Event::Exit { host, process, killed: true });
     }
 
-    /// With the guard dead and the supervisor dead or stopped, what has left the group is beyond reach. That stays.
+    /// With the guard dead and the supervisor dead or suspended, what has left the group is beyond reach. That stays.
     pub(crate) fn excuse_stragglers(&mut self, host: usize) {
         for host in self.below(host).into_iter().chain([host]) {
             self.excuse_stragglers_of(host);
@@ -367,17 +367,18 @@ impl State {
     }
 
     fn excuse_stragglers_of(&mut self, host: usize) {
-        // The lease that is over may be that of a run above. A guard that is stopped is then not killed in time.
+        // The lease that is over may be that of a run above. A guard that is suspended is then not killed in time.
         let is_beyond_all = self.above(host).any(|outer| self.is_helpless(outer));
         let is_running = self.is_running(host);
         let (now, state) = (self.now, &mut self.hosts[host]);
-        // The supervisor has seen that the lease was made shorter, and was stopped before it could do without the guard.
+        // The supervisor has seen that the lease was made shorter, and was suspended before it could do without the
+        // guard.
         if state.frozen && state.guard.frozen && now <= state.shortened_from {
             state.shortened_from = state.shortened_from.max(state.longest_lease);
         }
         let is_unguarded = !state.guard.alive && (!state.alive || state.frozen);
-        let is_stopped = state.guard.frozen && (!state.alive || state.frozen);
-        if is_unguarded || is_stopped && is_beyond_all {
+        let is_suspended = state.guard.frozen && (!state.alive || state.frozen);
+        if is_unguarded || is_suspended && is_beyond_all {
             for process in state.processes.iter_mut().filter(|process| !process.in_group) {
                 process.counted = false;
             }

@@ -83,7 +83,7 @@ impl State {
         }
         let now = self.now;
         let Host { hold: Some(hold), processes, .. } = &mut self.hosts[host] else { return };
-        let Some(process) = processes.first_mut().filter(|process| process.alive && !process.stopped) else { return };
+        let Some(process) = processes.first_mut().filter(|process| process.alive && !process.suspended) else { return };
         if !hold.is_ending {
             return;
         }

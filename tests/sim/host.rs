@@ -55,7 +55,7 @@ pub(crate) struct Script {
 
 pub(crate) struct Process {
     pub(crate) alive: bool,
-    pub(crate) stopped: bool,
+    pub(crate) suspended: bool,
     /// Whether it will die of a SIGKILL that the kernel has sent. It starts nothing any more: fork(2) fails while a signal
     /// is pending (copy_process in the kernel's source).
     pub(crate) killed: bool,
@@ -74,7 +74,7 @@ impl Process {
     pub(crate) fn new(exit_at: Time) -> Self {
         Self {
             alive: true,
-            stopped: false,
+            suspended: false,
             killed: false,
             exit_at,
             forks: 0,
@@ -171,8 +171,8 @@ pub(crate) struct Host {
     /// Its session ended before that, so it may not know of the contender with which it asked.
     pub(crate) is_asked_unsure: bool,
     pub(crate) is_skipped: bool,
-    /// The signal that has stopped the command, until the guard has noticed.
-    pub(crate) stopped_by: Option<Signal>,
+    /// The signal that has suspended the command, until the guard has noticed.
+    pub(crate) suspended_by: Option<Signal>,
     /// Why the command was not executed, and whether the supervisor knows.
     failure: Option<Unstarted>,
     pub(crate) never_ran: bool,
@@ -264,7 +264,7 @@ impl Host {
             has_place: false,
             is_asked_unsure: false,
             is_skipped: false,
-            stopped_by: None,
+            suspended_by: None,
             failure: None,
             never_ran: false,
             natural_end: None,
@@ -362,10 +362,10 @@ impl SimIo<'_> {
             view.command_reaped(program::end_of(status));
         }
         let root = processes.first();
-        let stopped = guard.stopped.take().filter(|_| root.is_some_and(|root| root.alive && root.stopped));
+        let suspended = guard.suspended.take().filter(|_| root.is_some_and(|root| root.alive && root.suspended));
         let ended = guard.ended.map(program::end_of);
         let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
-        let news = view.news(guard.stage, ended, stopped, is_our_child);
+        let news = view.news(guard.stage, ended, suspended, is_our_child);
         (seen.has_ended, seen.is_emptied) = (news.ended.is_some(), guard.stage == Stage::Empty);
         let (is_over, is_gated) = (guard.lease_over, view.is_gated());
         if (is_over || is_gated) && self.has_lost_lender() {
@@ -552,7 +552,7 @@ impl State {
         if state.turn_rate.is_exceeded(self.now) {
             self.fail(format!("the supervisor of host {host} does not sleep between its turns"));
         }
-        // A supervisor that is stopped again before it has to act does not help.
+        // A supervisor that is suspended again before it has to act does not help.
         let limits = self.keeper_of(host, self.hosts[host].lender.as_ref()).and_then(|keeper| keeper.limits);
         if limits.is_none_or(|(kill_at, _)| kill_at <= self.now) {
             self.look_at_lease(host);
@@ -645,7 +645,7 @@ impl State {
                 self.fail(format!("host {host} says that it starts its command, and does not"));
             }
             Effect::Signal { whom: Targets::Strayed, .. } | Effect::Say(_) | Effect::Finish(_) => {}
-            Effect::StopSelf(_) => self.hosts[host].frozen = true,
+            Effect::SuspendSelf(_) => self.hosts[host].frozen = true,
             Effect::EndKeeper => self.end_keeper(host),
         }
         None
@@ -822,7 +822,7 @@ impl State {
         self.plan_nested(host);
     }
 
-    /// A process ends, if it is due or killed. A stopped process ends only if it is killed.
+    /// A process ends, if it is due or killed. A suspended process ends only if it is killed.
     pub(crate) fn exit(&mut self, host: usize, process: usize, killed: bool) {
         if self.hosts[host].asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Exit { host, process, killed });
@@ -830,7 +830,7 @@ impl State {
         let waits = process == 0 && self.awaits_nested(host);
         let state = &mut self.hosts[host];
         let ends = &mut state.processes[process];
-        if !ends.alive || (!killed && (ends.stopped || ends.exit_at > self.now)) {
+        if !ends.alive || (!killed && (ends.suspended || ends.exit_at > self.now)) {
             return;
         }
         if let Some(nested) = ends.nested {
@@ -896,16 +896,16 @@ impl State {
         self.kill_orphans(host);
     }
 
-    pub(crate) fn stop_processes(&mut self, host: usize) {
-        self.hosts[host].processes.iter_mut().for_each(|process| process.stopped = true);
+    pub(crate) fn suspend_processes(&mut self, host: usize) {
+        self.hosts[host].processes.iter_mut().for_each(|process| process.suspended = true);
     }
 
     pub(crate) fn continue_processes(&mut self, host: usize) {
-        // waitpid(2) does not report a stop that is over.
-        self.hosts[host].stopped_by = None;
+        // waitpid(2) does not report one that has been continued since.
+        self.hosts[host].suspended_by = None;
         for number in 0..self.hosts[host].processes.len() {
             let process = &mut self.hosts[host].processes[number];
-            if std::mem::replace(&mut process.stopped, false) {
+            if std::mem::replace(&mut process.suspended, false) {
                 let exit_at = process.exit_at;
                 self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
             }
@@ -916,11 +916,11 @@ impl State {
         }
     }
 
-    /// Ctrl-Z stops the command. The guard is woken to notice it, and the supervisor gets the signal as well.
-    pub(crate) fn stop_job(&mut self, host: usize) {
+    /// Ctrl-Z suspends the command. The guard is woken to notice it, and the supervisor gets the signal as well.
+    pub(crate) fn suspend_job(&mut self, host: usize) {
         if self.hosts[host].processes.first().is_some_and(|root| root.alive) {
-            self.stop_processes(host);
-            self.hosts[host].stopped_by = Some(Signal::TSTP);
+            self.suspend_processes(host);
+            self.hosts[host].suspended_by = Some(Signal::TSTP);
             self.wake_guard(host);
         }
         self.hosts[host].signals.push((Signal::TSTP, true));
@@ -928,10 +928,10 @@ impl State {
     }
 
     /// Whether the supervisor has still to hear of a Ctrl-Z.
-    pub(crate) fn is_stopping(&self, host: usize) -> bool {
+    pub(crate) fn is_being_suspended(&self, host: usize) -> bool {
         let state = &self.hosts[host];
-        let unseen = state.guard.alive && state.stopped_by.is_some();
-        unseen || state.guard.stopped.is_some() || state.signals.contains(&(Signal::TSTP, true))
+        let unseen = state.guard.alive && state.suspended_by.is_some();
+        unseen || state.guard.suspended.is_some() || state.signals.contains(&(Signal::TSTP, true))
     }
 
     pub(crate) fn signal_command(&mut self, host: usize, signal: Signal) {

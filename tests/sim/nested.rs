@@ -22,7 +22,7 @@ use crate::host::{Host, Process};
 use crate::run::{script, settings};
 use crate::state::{Event, KeeperState, MS, State, Time};
 
-/// How long a stopped script takes to start what it starts next.
+/// How long a suspended script takes to start what it starts next.
 const NEXT_STEP: Time = 20 * MS;
 
 /// When each process started: a number is not given to another process.
@@ -248,7 +248,7 @@ impl State {
             let is_script = |process: &&Process| process.alive && !process.killed && process.nested.is_none();
             let script = state.processes.iter().find(is_script);
             let Some(script) = script else { return false };
-            if script.stopped {
+            if script.suspended {
                 self.after(NEXT_STEP, Event::Start(host));
                 return false;
             }
@@ -440,7 +440,7 @@ impl State {
     }
 
     /// Whether nobody of this run can stop what its command has started: the guard is dead, and the supervisor dead or
-    /// stopped.
+    /// suspended.
     pub(crate) fn is_helpless(&self, host: usize) -> bool {
         let state = &self.hosts[host];
         !state.guard.alive && (!state.alive || state.frozen)

@@ -322,7 +322,7 @@ fn regranting(rng: &mut Rng, timeout: Time) -> Vec<Trap> {
         traps.push(Trap { moment, countdown, delay, fault, time });
     }
     if rng.bool() {
-        // The supervisor is stopped, so the keeper has to watch over the command; and the keeper hears late which
+        // The supervisor is suspended, so the keeper has to watch over the command; and the keeper hears late which
         // timeout it was granted.
         for (moment, fault, longest) in
             [(Kind::AtSpawn, Kind::FreezeSupervisor, timeout), (Kind::AtBeat, Kind::CutDown, timeout / 3)]
@@ -334,8 +334,8 @@ fn regranting(rng: &mut Rng, timeout: Time) -> Vec<Trap> {
     traps
 }
 
-/// Traps by which the servers hear late of a ping: it is under way for long, while its keeper is stopped. When they have
-/// answered it and a beat, they are cut off before the leader has been told of it.
+/// Traps by which the servers hear late of a ping: it is under way for long, while its keeper is suspended. When they
+/// have answered it and a beat, they are cut off before the leader has been told of it.
 fn silencing(rng: &mut Rng, timeout: Time) -> [Trap; 3] {
     let (moment, countdown) = (Kind::AtBeat, rng.u32(1..5));
     let trap = |delay, fault, time| Trap { moment, countdown, delay, fault, time };

@@ -39,7 +39,7 @@ fn names_in_proc_may_hold_anything() {
     let stat = b"42 (a) Z 1 (b) R 7 9 9 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 3 0 12345 1 1 1";
     let process = Process::parse(42, stat).unwrap();
     let expected =
-        Process { pid: 42, parent: 7, group: 9, started: 12345, alive: true, stopped: false, exiting: false };
+        Process { pid: 42, parent: 7, group: 9, started: 12345, alive: true, suspended: false, exiting: false };
     assert_eq!(process, expected);
     assert_eq!(Process::parse(42, b"42 (cut of"), None);
 }

@@ -105,7 +105,7 @@ proptest! {
 #[test]
 fn a_beat_after_a_silence_counts_from_before_it() {
     let reach = Terms::reach(HALF_MINUTE);
-    // The last ping before 60 s was sent at 58.125 s. Then the keeper is stopped for nine seconds.
+    // The last ping before 60 s was sent at 58.125 s. Then the keeper is suspended for nine seconds.
     let mut contacts = contacts_until(59_000);
     let before = at(58_125) + reach;
     assert_eq!(beat(&mut contacts, HALF_MINUTE, at(69_000), at(69_005)), before);

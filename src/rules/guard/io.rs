@@ -19,8 +19,8 @@ pub enum Heard {
 pub enum GuardReaped {
     /// The command has ended with this status.
     Ended(i32),
-    /// The command was stopped by the signal with this number.
-    Stopped(i32),
+    /// The command was suspended by the signal with this number.
+    Suspended(i32),
     Other,
     /// No further child has changed.
     NoMore,
@@ -41,8 +41,8 @@ pub enum Sign {
     Stage(Stage),
     /// The command has ended with this status of waitpid(2).
     Ended(i32),
-    /// The command was stopped by the signal with this number.
-    Stopped(i32),
+    /// The command was suspended by the signal with this number.
+    Suspended(i32),
     /// It kills the command because the lease is over, or was revoked, or a lender is lost.
     LeaseOver,
 }
@@ -64,7 +64,8 @@ pub trait GuardIo {
     /// Whether nothing has stopped the command.
     fn ended_by_itself(&self) -> bool;
 
-    /// Has the kernel continue the guard at `continue_at`, if it is stopped, and kill it at `kill_at`, unless they are moved.
+    /// Has the kernel continue the guard at `continue_at`, if it is suspended, and kill it at `kill_at`, unless they
+    /// are moved.
     fn set_timers(&mut self, continue_at: Instant, kill_at: Instant);
 
     fn reap(&mut self) -> GuardReaped;

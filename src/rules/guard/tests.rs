@@ -24,7 +24,7 @@ struct World {
     kills: u32,
     deep_kills: u32,
     signs: Vec<Sign>,
-    /// When the kernel continues a guard that is stopped, and when it kills it.
+    /// When the kernel continues a guard that is suspended, and when it kills it.
     timers: Option<(Instant, Instant)>,
     /// Whether the guard takes its turn like others, and whether it has reaped anything out of turn.
     takes_turns: bool,
@@ -141,7 +141,7 @@ fn a_lease_is_watched_until_it_demands_the_kill() {
     world.limits = Limits { kill_at: at(1900), ends_at: at(2000) };
     assert_eq!(world.turn(&mut guard, 910), Some(at(930)));
     assert_eq!((world.kills, world.deep_kills), (4, 2));
-    // Whoever stops a guard that kills, it goes on.
+    // Whoever suspends a guard that kills, it goes on.
     assert_eq!(world.timers, Some((at(920), at(2000))));
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Machine, State, Transition, cancels, stop_self};
+use super::{Machine, State, Transition, cancels, suspend_self};
 use crate::rules::event::{Effect, Event};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
@@ -55,7 +55,7 @@ impl Machine {
             Event::KeeperGone => unconfirmed(release),
             Event::Timer if now >= release.until => unconfirmed(release),
             Event::Signal { signal, .. } => {
-                let effects = stop_self(signal);
+                let effects = suspend_self(signal);
                 if !cancels(signal) {
                     return (State::Releasing(release), effects);
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Machine, State, Transition, cancels, release, stop_self};
+use super::{Machine, State, Transition, cancels, release, suspend_self};
 use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guard::{KILL_AGAIN, KILL_AGAIN_AT_MOST, Targets};
 use crate::rules::instant::Instant;
@@ -34,7 +34,7 @@ impl Run {
     }
 
     /// Takes the command back before it is stopped or killed, unless it has passed the gate. The process at the gate, or the
-    /// guard, may be stopped: when it goes on, the command must not begin.
+    /// guard, may be suspended: when it goes on, the command must not begin.
     fn recalled_first(self, (state, mut effects): Transition) -> Transition {
         if self.start_by.is_some() {
             effects.insert(0, Effect::Recall(Unstarted::TooLate));
@@ -148,7 +148,7 @@ impl Machine {
     fn time_is_over(&self, now: Instant, run: Run) -> Transition {
         let lease = run.lease;
         if now >= lease.kill_at() {
-            // We were stopped. The guard has killed the command, or the kernel has, with the guard.
+            // We were suspended. The guard has killed the command, or the kernel has, with the guard.
             return self.stop_for_loss(now, run, LostWhy::Told(Loss::LeaseOver));
         }
         if now >= lease.stop_at() {
@@ -158,7 +158,8 @@ impl Machine {
             return self.stop(now, run, Cause::MaxRun, Notice::MaxRun(max_run));
         }
         if run.start_by.is_some_and(|start_by| now >= start_by) {
-            // The process at the gate, or the guard, may be stopped. The lock is not kept for a command that cannot start.
+            // The process at the gate, or the guard, may be suspended. The lock is not kept for a command that cannot
+            // start.
             return (State::Running(Run { start_by: None, ..run }), vec![Effect::Recall(Unstarted::TooLate)]);
         }
         if !run.warned && now >= lease.warn_at() {
@@ -171,8 +172,8 @@ impl Machine {
 
     fn pass_on(&self, run: Run, signal: Signal, shared: bool) -> Vec<Effect> {
         match run.ended {
-            // As a rule we learn of a Ctrl-Z because the command stops; this command has ended, so we stop ourselves.
-            Some(_) if shared && signal == Signal::TSTP => stop_self(signal),
+            // As a rule we learn of a Ctrl-Z from the command, which it suspends. This one has ended.
+            Some(_) if shared && signal == Signal::TSTP => suspend_self(signal),
             Some(_) if shared && !self.settings.wait_descendants => vec![],
             // At the gate it ends the run, as if it had come while the lock was waited for.
             None if run.start_by.is_some() && cancels(signal) => {
@@ -186,7 +187,7 @@ impl Machine {
     fn command(&self, now: Instant, run: Run, event: CommandEvent) -> Transition {
         let timeout = Some(run.lease.terms.timeout);
         match event {
-            CommandEvent::Stopped(signal) => (State::Running(run), vec![Effect::StopSelf(signal)]),
+            CommandEvent::Suspended(signal) => (State::Running(run), vec![Effect::SuspendSelf(signal)]),
             CommandEvent::StartFailed(why) => {
                 let outcome = match why {
                     Unstarted::NotFound => Outcome::NotFound,
@@ -245,7 +246,8 @@ impl Machine {
             Event::Command(CommandEvent::StartFailed(why)) => {
                 return never_ran(now, cause.outcome(), stopping.frees_within(), why, Notice::NotBegun);
             }
-            // The processes below the guard come to the supervisor. Perhaps none has been killed yet: the guard was stopped.
+            // The processes below the guard come to the supervisor. Perhaps none has been killed yet: the guard was
+            // suspended.
             Event::Command(CommandEvent::GuardGone) => return kill(now, lease, cause, None),
             Event::Command(CommandEvent::LeaseOver) => return stopping.lose_at_once(now, Loss::LeaseOver),
             Event::Keeper(Report::Lost(loss)) => return stopping.lose_at_once(now, loss),
@@ -261,7 +263,7 @@ impl Machine {
             Event::CallerGone if pause.is_none() => end_command(),
             Event::Keeper(_)
             | Event::Lent(_)
-            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
+            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Suspended(_))
             | Event::Timer
             | Event::Signal { .. }
             | Event::CallerGone => vec![],
@@ -301,7 +303,7 @@ fn forward(signal: Signal, shared: bool) -> Effect {
     Effect::Signal { signal, whom: if shared { Targets::Strayed } else { Targets::Group } }
 }
 
-/// The command is to end, also if it is stopped.
+/// The command is to end, also if it is suspended.
 fn end_command() -> Vec<Effect> {
     [Signal::TERM, Signal::CONT].map(|signal| forward(signal, false)).into()
 }

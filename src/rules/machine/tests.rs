@@ -164,7 +164,7 @@ impl Harness {
                 }
                 Effect::QueueAgain => assert!(!self.spawned, "another session although a gate was opened"),
                 Effect::Say(notice) => self.notices.push(notice),
-                Effect::StopSelf(_) | Effect::EndKeeper => {}
+                Effect::SuspendSelf(_) | Effect::EndKeeper => {}
             }
         }
         if let Some(why) = taken_back {
@@ -234,7 +234,7 @@ enum Happening {
     Signal(Signal, bool),
     StartFailed(Unstarted),
     CommandEnds(CommandEnd),
-    CommandStops,
+    CommandSuspended,
     TreeGone,
 }
 
@@ -279,7 +279,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::StartFailed(Unstarted::TooLate)),
         1 => Just(Happening::CommandEnds(CommandEnd::Exited(3))),
         1 => Just(Happening::CommandEnds(CommandEnd::Signaled(Signal::KILL))),
-        1 => Just(Happening::CommandStops),
+        1 => Just(Happening::CommandSuspended),
         3 => Just(Happening::TreeGone),
     ]
 }
@@ -340,9 +340,9 @@ impl Harness {
                     self.event(Event::Command(CommandEvent::Ended(end)));
                 }
             }
-            Happening::CommandStops => {
+            Happening::CommandSuspended => {
                 if self.alive {
-                    self.event(Event::Command(CommandEvent::Stopped(Signal::TSTP)));
+                    self.event(Event::Command(CommandEvent::Suspended(Signal::TSTP)));
                 }
             }
             Happening::TreeGone => {
@@ -486,7 +486,7 @@ fn a_deleted_node_kills_at_once() {
     }
 }
 
-/// What was below a guard that was stopped has not been killed yet, and may fork.
+/// What was below a guard that was suspended has not been killed yet, and may fork.
 #[test]
 fn death_of_the_guard_begins_the_killing_anew() {
     let mut run = Harness::running(settings());
@@ -549,8 +549,8 @@ fn signals_of_the_terminal_go_to_what_has_not_had_them() {
         assert_eq!(run.machine.step(now, Event::Signal { signal, shared: true }), [outside(signal)]);
     }
     assert_eq!(
-        run.machine.step(now, Event::Command(CommandEvent::Stopped(Signal::TSTP))),
-        [Effect::StopSelf(Signal::TSTP)]
+        run.machine.step(now, Event::Command(CommandEvent::Suspended(Signal::TSTP))),
+        [Effect::SuspendSelf(Signal::TSTP)]
     );
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ending::Release;
 use super::running::Run;
-use super::{Machine, State, Transition, cancels, give_up, regranted, stop_self};
+use super::{Machine, State, Transition, cancels, give_up, regranted, suspend_self};
 use crate::rules::event::{Effect, Event};
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
@@ -71,9 +71,9 @@ impl Machine {
             }
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), None),
             Event::Signal { signal, .. } => {
-                let mut effects = stop_self(signal);
+                let mut effects = suspend_self(signal);
                 if let (Waiting { view: Some(view), .. }, [_, ..]) = (&waiting, &*effects) {
-                    // The stop has removed the waiting line, and no event may redraw it for long.
+                    // Ctrl-Z has removed the waiting line, and no event may redraw it for long.
                     effects.push(Effect::Say(waiting_for(view.clone())));
                 }
                 stay(waiting, effects)

@@ -36,8 +36,8 @@ extern "C" fn hand_over(number: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: `info` is valid and ours until this returns; SIG_DFL is no handler function.
     unsafe {
         if gettid() == process {
-            // No longer blocked: in a fork, or because it is to stop or to end this process. So it does that, as soon as
-            // this returns.
+            // No longer blocked: in a fork, or because it is to suspend or to end this process. So it does that, as
+            // soon as this returns.
             libc::signal(number, libc::SIG_DFL);
             libc::raise(number);
         } else {

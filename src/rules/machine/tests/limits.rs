@@ -277,7 +277,7 @@ fn signals_reach_descendants_after_the_command() {
     let mut sent = |signal, shared| run.machine.step(now, Event::Signal { signal, shared });
     assert_eq!(sent(Signal::TERM, false), [command(Signal::TERM)]);
     assert_eq!(sent(Signal::INT, true), [outside(Signal::INT)]);
-    assert_eq!(sent(Signal::TSTP, true), [Effect::StopSelf(Signal::TSTP)]);
+    assert_eq!(sent(Signal::TSTP, true), [Effect::SuspendSelf(Signal::TSTP)]);
     assert_eq!(sent(Signal::TSTP, false), [command(Signal::TSTP)]);
 }
 
