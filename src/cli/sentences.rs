@@ -14,7 +14,7 @@ use crate::rules::settings::Patience;
 use crate::zookeeper::net::address::ConnectString;
 
 pub use self::refusals::{
-    KEEPER_UNFIT, clickhouse_keeper, denied, immune, lacks, no_chroot, not_let_in, recipe, refused,
+    CLICKHOUSE_UNFIT, clickhouse_keeper, denied, immune, lacks, no_chroot, not_let_in, recipe, refused,
 };
 
 mod refusals;

@@ -82,8 +82,8 @@ pub(super) fn go_first() -> bool {
     schedule(libc::SCHED_FIFO, FIRST)
 }
 
-/// Has this process take its turn like others, after [`go_first`].
-pub(super) fn take_turns() {
+/// Lets others use this processor as well, after [`go_first`].
+pub(super) fn share_processor() {
     schedule(libc::SCHED_OTHER, 0);
 }
 

@@ -262,10 +262,10 @@ impl GuardIo for GuardProcess<'_> {
         }
     }
 
-    fn take_turns(&mut self, takes: bool) {
-        match takes {
+    fn share_processor(&mut self, shares: bool) {
+        match shares {
             _ if !self.goes_first => {}
-            true => kernel::take_turns(),
+            true => kernel::share_processor(),
             // The right may have been taken away meanwhile.
             false => self.goes_first = kernel::go_first(),
         }

@@ -290,9 +290,9 @@ impl GuardRules {
         let is_slow = goes_below && pause == KILL_AGAIN_AT_MOST;
         if have_ended || is_slow {
             // The kernel may wait here for a thread that has not quite ended, with the processor that the thread needs.
-            outside.take_turns(true);
+            outside.share_processor(true);
             let is_empty = self.reap(outside);
-            outside.take_turns(false);
+            outside.share_processor(false);
             if is_empty {
                 return None;
             }

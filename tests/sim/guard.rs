@@ -116,7 +116,7 @@ impl GuardIo for SimIo<'_> {
         }
     }
 
-    fn take_turns(&mut self, _: bool) {}
+    fn share_processor(&mut self, _: bool) {}
 
     fn reap(&mut self) -> GuardReaped {
         let host = &mut self.state.hosts[self.host];

@@ -10,7 +10,7 @@ use zklock::rules::lock_delay::{self, HolderRecord};
 use zklock::zookeeper::session::NodeStat;
 use zklock::zookeeper::wire::error::Malformed;
 use zklock::zookeeper::wire::frames::Inbox;
-use zklock::zookeeper::wire::records::{Reader, RecordWriter};
+use zklock::zookeeper::wire::records::{JuteReader, JuteWriter};
 
 use crate::state::{MS, Time};
 
@@ -115,7 +115,7 @@ impl Packets {
 
     pub(crate) fn next_hello(&mut self) -> Result<Option<Hello>, Malformed> {
         let Some(packet) = self.0.next_packet(LONGEST)? else { return Ok(None) };
-        let mut from = Reader::new(packet);
+        let mut from = JuteReader::new(packet);
         let _protocol = from.int()?;
         let (last_zxid, timeout) = (from.long()?, from.int()?);
         let timeout = Time::try_from(timeout).unwrap_or(0) * MS;
@@ -128,7 +128,7 @@ impl Packets {
     /// Returns a request and its xid.
     pub(crate) fn next_request(&mut self) -> Result<Option<(i32, Request)>, Malformed> {
         let Some(packet) = self.0.next_packet(LONGEST)? else { return Ok(None) };
-        let mut from = Reader::new(packet);
+        let mut from = JuteReader::new(packet);
         let (xid, kind) = (from.int()?, from.int()?);
         let request = match kind {
             code::MULTI => Request::Write { operations: read_multi(&mut from)?, is_multi: true },
@@ -148,7 +148,7 @@ impl Packets {
     }
 }
 
-fn read_multi(from: &mut Reader<'_>) -> Result<Vec<Operation>, Malformed> {
+fn read_multi(from: &mut JuteReader<'_>) -> Result<Vec<Operation>, Malformed> {
     let mut operations = vec![];
     loop {
         let (kind, is_end, _error) = (from.int()?, from.boolean()?, from.int()?);
@@ -159,7 +159,7 @@ fn read_multi(from: &mut Reader<'_>) -> Result<Vec<Operation>, Malformed> {
     }
 }
 
-fn read_operation(kind: i32, from: &mut Reader<'_>) -> Result<Operation, Malformed> {
+fn read_operation(kind: i32, from: &mut JuteReader<'_>) -> Result<Operation, Malformed> {
     // A version is given with data alone.
     let path = from.string()?;
     let operation = match kind {
@@ -205,16 +205,16 @@ impl Operation {
         }
     }
 
-    fn at_any_version(self, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn at_any_version(self, from: &mut JuteReader<'_>) -> Result<Self, Malformed> {
         assert_eq!(from.int()?, -1, "a version");
         Ok(self)
     }
 }
 
 /// Makes a packet of what `write` writes, and of what follows.
-fn packet(write: impl FnOnce(&mut RecordWriter<'_>), rest: &[u8]) -> Vec<u8> {
+fn packet(write: impl FnOnce(&mut JuteWriter<'_>), rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 4];
-    write(&mut RecordWriter::new(&mut bytes));
+    write(&mut JuteWriter::new(&mut bytes));
     bytes.extend_from_slice(rest);
     let length = u32::try_from(bytes.len() - 4).expect("a short packet");
     bytes[..4].copy_from_slice(&length.to_be_bytes());
@@ -225,7 +225,7 @@ fn packet(write: impl FnOnce(&mut RecordWriter<'_>), rest: &[u8]) -> Vec<u8> {
 /// is over.
 pub(crate) fn welcome(session: Option<(i64, Time, [u8; 16])>) -> Vec<u8> {
     let (id, timeout, password) = session.unwrap_or_default();
-    let write = |to: &mut RecordWriter<'_>| {
+    let write = |to: &mut JuteWriter<'_>| {
         to.int(0);
         to.int(i32::try_from(timeout / MS).expect("a timeout"));
         to.long(id);
@@ -237,7 +237,7 @@ pub(crate) fn welcome(session: Option<(i64, Time, [u8; 16])>) -> Vec<u8> {
 
 /// A reply (`ReplyHeader`, and the record). `zxid`: the last transaction that the server knows.
 pub(crate) fn reply(xid: i32, zxid: i64, answer: &Answer) -> Vec<u8> {
-    let header = |to: &mut RecordWriter<'_>| {
+    let header = |to: &mut JuteWriter<'_>| {
         to.int(xid);
         to.long(zxid);
         to.int(answer.error);
@@ -247,7 +247,7 @@ pub(crate) fn reply(xid: i32, zxid: i64, answer: &Answer) -> Vec<u8> {
 
 /// The event of a watch (`WatcherEvent`).
 pub(crate) fn event(path: &str, is_deleted: bool) -> Vec<u8> {
-    let write = |to: &mut RecordWriter<'_>| {
+    let write = |to: &mut JuteWriter<'_>| {
         to.int(NOTIFICATION);
         to.long(-1);
         to.int(0);
@@ -259,7 +259,7 @@ pub(crate) fn event(path: &str, is_deleted: bool) -> Vec<u8> {
     packet(write, &[])
 }
 
-fn stat(to: &mut RecordWriter<'_>, stat: NodeStat) {
+fn stat(to: &mut JuteWriter<'_>, stat: NodeStat) {
     to.long(stat.czxid);
     to.long(stat.czxid);
     to.long(stat.created);
@@ -285,7 +285,7 @@ impl Done {
         }
     }
 
-    fn write(&self, to: &mut RecordWriter<'_>) {
+    fn write(&self, to: &mut JuteWriter<'_>) {
         match self {
             Self::Created { path, kind: code::CREATE, .. } => to.string(path),
             Self::Created { path, stat: node, .. } => {
@@ -299,9 +299,9 @@ impl Done {
 }
 
 impl Answer {
-    fn success(write: impl FnOnce(&mut RecordWriter<'_>)) -> Self {
+    fn success(write: impl FnOnce(&mut JuteWriter<'_>)) -> Self {
         let mut record = vec![];
-        write(&mut RecordWriter::new(&mut record));
+        write(&mut JuteWriter::new(&mut record));
         Self { error: 0, record }
     }
 
@@ -359,7 +359,7 @@ impl Answer {
     }
 }
 
-fn multi_header(to: &mut RecordWriter<'_>, kind: i32, is_end: bool, error: i32) {
+fn multi_header(to: &mut JuteWriter<'_>, kind: i32, is_end: bool, error: i32) {
     to.int(kind);
     to.boolean(is_end);
     to.int(error);

@@ -37,11 +37,11 @@ pub fn no_chroot(servers: &ConnectString) -> String {
 }
 
 pub fn clickhouse_keeper(server: &str) -> String {
-    format!("{server} is ClickHouse Keeper: {KEEPER_UNFIT}; use ZooKeeper")
+    format!("{server} is ClickHouse Keeper: {CLICKHOUSE_UNFIT}; use ZooKeeper")
 }
 
 /// What is wrong with ClickHouse Keeper.
-pub const KEEPER_UNFIT: &str =
+pub const CLICKHOUSE_UNFIT: &str =
     "it closes the sessions of its clients when it shuts down, so two commands could overlap";
 
 /// A recipe of another library, and how it was known.

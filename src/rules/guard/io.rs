@@ -70,8 +70,8 @@ pub trait GuardIo {
 
     fn reap(&mut self) -> GuardReaped;
 
-    /// The guard goes before all others that share its processor, as long as it is not told to take its turn like them.
-    fn take_turns(&mut self, takes: bool);
+    /// Has the guard share its processor with other processes, as any process does. Otherwise it goes before them.
+    fn share_processor(&mut self, shares: bool);
 
     fn hear(&mut self) -> Heard;
 

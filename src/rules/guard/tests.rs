@@ -26,8 +26,8 @@ struct World {
     signs: Vec<Sign>,
     /// When the kernel continues a guard that is suspended, and when it kills it.
     timers: Option<(Instant, Instant)>,
-    /// Whether the guard takes its turn like others, and whether it has reaped anything out of turn.
-    takes_turns: bool,
+    /// Whether the guard shares its processor with other processes.
+    shares_processor: bool,
 }
 
 impl World {
@@ -47,7 +47,7 @@ impl World {
             deep_kills: 0,
             signs: vec![],
             timers: None,
-            takes_turns: false,
+            shares_processor: false,
         }
     }
 
@@ -88,13 +88,13 @@ impl GuardIo for World {
     fn set_timers(&mut self, continue_at: Instant, kill_at: Instant) {
         self.timers = Some((continue_at, kill_at));
     }
-    fn take_turns(&mut self, takes: bool) {
-        self.takes_turns = takes;
+    fn share_processor(&mut self, shares: bool) {
+        self.shares_processor = shares;
     }
     fn reap(&mut self) -> GuardReaped {
         self.reaped += 1;
         assert!(self.reaped < 1_000_000, "it does nothing but reap");
-        assert_eq!(self.takes_turns, self.kills > 0, "as others do, once it kills");
+        assert_eq!(self.shares_processor, self.kills > 0, "once it kills, and not before");
         match () {
             () if self.is_storm => GuardReaped::Other,
             () if self.is_immortal || self.kills == 0 => GuardReaped::NoMore,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::error::{Broken, Code, Malformed, Unsendable};
 use super::frames::{Inbox, LONGEST_REPLY, Outbox};
 use super::handshake::{Granted, Identity};
-use super::records::Reader;
+use super::records::JuteReader;
 use super::reply::{Header, NOTIFICATION, Reply, ReplyForm, WatchEvent};
 use super::request::Request;
 use crate::rules::instant::Instant;
@@ -187,7 +187,7 @@ impl<T> Connection<T> {
 
     fn read_event(&mut self) -> Result<Option<ServerEvent<T>>, Broken> {
         while let Some(packet) = self.inbox.next_packet(LONGEST_REPLY)? {
-            let mut reader = Reader::new(packet);
+            let mut reader = JuteReader::new(packet);
             let header = Header::read(&mut reader)?;
             if header.xid == NOTIFICATION {
                 if let Some(change) = WatchEvent::read(&mut reader, &self.chroot)? {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::error::{Broken, Malformed};
 use super::frames::{Inbox, Outbox};
-use super::records::{Reader, RecordWriter};
+use super::records::{JuteReader, JuteWriter};
 use crate::rules::instant::Instant;
 
 /// The longest reply to the first request that is believed. It has 37 bytes.
@@ -43,7 +43,7 @@ impl Attempt {
     /// The request is a `ConnectRequest`.
     pub fn resume(asked: Identity, timeout: Duration) -> Self {
         let mut record = vec![];
-        let mut to = RecordWriter::new(&mut record);
+        let mut to = JuteWriter::new(&mut record);
         // The version of the protocol, which has been 0 ever since.
         to.int(0);
         // The last transaction that we saw. A server that knows less would close the connection; with 0, the `sync` that
@@ -56,7 +56,7 @@ impl Attempt {
         to.boolean(false);
         let mut outbox = Outbox::default();
         // Never too long: the password came in a short reply.
-        let _ = outbox.push(|bytes| RecordWriter::new(bytes).buffer(&record));
+        let _ = outbox.push(|bytes| JuteWriter::new(bytes).buffer(&record));
         Self { outbox, sent_at: None, inbox: Inbox::default(), asked }
     }
 
@@ -76,7 +76,7 @@ impl Attempt {
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Granted>, Broken> {
         self.inbox.push(bytes);
         let Some(packet) = self.inbox.next_packet(LONGEST_REPLY)? else { return Ok(None) };
-        let mut from = Reader::new(packet);
+        let mut from = JuteReader::new(packet);
         let _protocol = from.int()?;
         let timeout = Duration::from_millis(u64::try_from(from.int()?).unwrap_or(0));
         let (id, password) = (from.long()?, from.buffer()?.to_vec());

@@ -10,9 +10,9 @@ use super::error::Malformed;
 /// No length is believed before that many bytes are there. So a record costs memory in proportion to the bytes
 /// that came, whatever it claims.
 #[derive(Clone, Debug)]
-pub struct Reader<'b>(&'b [u8]);
+pub struct JuteReader<'b>(&'b [u8]);
 
-impl<'b> Reader<'b> {
+impl<'b> JuteReader<'b> {
     /// Reads from the first of these bytes on. Bytes may be left at the end: a later version of a record has more
     /// fields.
     pub const fn new(bytes: &'b [u8]) -> Self {
@@ -89,9 +89,9 @@ impl<'b> Reader<'b> {
 
 /// Appends values to bytes.
 #[derive(Debug)]
-pub struct RecordWriter<'b>(&'b mut Vec<u8>);
+pub struct JuteWriter<'b>(&'b mut Vec<u8>);
 
-impl<'b> RecordWriter<'b> {
+impl<'b> JuteWriter<'b> {
     pub const fn new(bytes: &'b mut Vec<u8>) -> Self {
         Self(bytes)
     }

@@ -1,7 +1,7 @@
 //! Replies and events, and how they are read.
 
 use super::error::{Code, Malformed};
-use super::records::Reader;
+use super::records::JuteReader;
 use crate::rules::child_name::ChildName;
 
 /// The xid of an event (`ClientCnxn.NOTIFICATION_XID`).
@@ -15,7 +15,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(super) fn read(from: &mut JuteReader<'_>) -> Result<Self, Malformed> {
         // The last transaction that the server knew is between them.
         let (xid, _zxid) = (from.int()?, from.long()?);
         Ok(Self { xid, refusal: Code::from_wire(from.int()?) })
@@ -38,7 +38,7 @@ pub struct NodeStat {
 }
 
 impl NodeStat {
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut JuteReader<'_>) -> Result<Self, Malformed> {
         let (czxid, _mzxid) = (from.long()?, from.long()?);
         let (created, written) = (from.long()?, from.long()?);
         let (version, _cversion, _aversion) = (from.int()?, from.int()?, from.int()?);
@@ -87,7 +87,7 @@ pub(super) enum ReplyForm {
 
 impl ReplyForm {
     /// Reads what comes after the header. `Ok(Err(_))`: a multi was refused, and its record says why.
-    pub(super) fn read(&self, from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Code>, Malformed> {
+    pub(super) fn read(&self, from: &mut JuteReader<'_>, chroot: &str) -> Result<Result<Reply, Code>, Malformed> {
         match self {
             Self::One(code) => Ok(Ok(read_one(*code, from, chroot)?)),
             Self::Multi(operations) => read_multi(operations, from, chroot),
@@ -96,7 +96,7 @@ impl ReplyForm {
 }
 
 /// Reads the record for the request with this opcode (`ZooDefs.OpCode`).
-fn read_one(code: i32, from: &mut Reader<'_>, chroot: &str) -> Result<Reply, Malformed> {
+fn read_one(code: i32, from: &mut JuteReader<'_>, chroot: &str) -> Result<Reply, Malformed> {
     Ok(match code {
         // `CreateResponse`
         CREATE => Reply::Created { path: path(from, chroot)?, stat: None },
@@ -125,7 +125,7 @@ const ERROR: i32 = -1;
 ///
 /// If one operation is refused, there are only errors: 0 for the operations before it, its own, and
 /// `RuntimeInconsistency` for those after it (`PrepRequestProcessor`, `DataTree.processTxn`).
-fn read_multi(operations: &[i32], from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Code>, Malformed> {
+fn read_multi(operations: &[i32], from: &mut JuteReader<'_>, chroot: &str) -> Result<Result<Reply, Code>, Malformed> {
     let mut results = vec![];
     let mut errors = vec![];
     loop {
@@ -172,7 +172,7 @@ pub struct WatchEvent {
 
 impl WatchEvent {
     /// `None`: it is about no node.
-    pub(super) fn read(from: &mut Reader<'_>, chroot: &str) -> Result<Option<Self>, Malformed> {
+    pub(super) fn read(from: &mut JuteReader<'_>, chroot: &str) -> Result<Option<Self>, Malformed> {
         let change = match from.int()? {
             -1 => return Ok(None),
             2 => Change::Deleted,
@@ -185,12 +185,12 @@ impl WatchEvent {
 }
 
 /// Reads the names of children. One that no server has a node of makes the whole reply worthless.
-fn child_names(from: &mut Reader<'_>) -> Result<Vec<ChildName>, Malformed> {
+fn child_names(from: &mut JuteReader<'_>) -> Result<Vec<ChildName>, Malformed> {
     from.vector(4, |from| ChildName::parse(from.string()?).ok_or(Malformed::ChildName))
 }
 
 /// Reads a path and takes the chroot off it.
-fn path(from: &mut Reader<'_>, chroot: &str) -> Result<String, Malformed> {
+fn path(from: &mut JuteReader<'_>, chroot: &str) -> Result<String, Malformed> {
     let path = from.string()?;
     match path.strip_prefix(chroot) {
         Some("") => Ok("/".to_owned()),

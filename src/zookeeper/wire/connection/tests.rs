@@ -2,7 +2,7 @@
 
 use super::super::frames::LONGEST_REQUEST;
 use super::super::handshake::Attempt;
-use super::super::records::RecordWriter;
+use super::super::records::JuteWriter;
 use super::super::reply::Change;
 use super::super::request::Secret;
 use super::super::request::bytes::AUTH;
@@ -17,11 +17,11 @@ fn at(seconds: u64) -> Instant {
     Instant::from_boot(Duration::from_secs(1000 + seconds))
 }
 
-fn packet(write: impl FnOnce(&mut RecordWriter<'_>)) -> Vec<u8> {
+fn packet(write: impl FnOnce(&mut JuteWriter<'_>)) -> Vec<u8> {
     let mut record = vec![];
-    write(&mut RecordWriter::new(&mut record));
+    write(&mut JuteWriter::new(&mut record));
     let mut packet = vec![];
-    RecordWriter::new(&mut packet).buffer(&record);
+    JuteWriter::new(&mut packet).buffer(&record);
     packet
 }
 

@@ -11,7 +11,7 @@ fn reply(timeout: i32, id: i64, read_only: Option<bool>) -> Vec<u8> {
 
 fn reply_with(password: &[u8], protocol: i32, timeout: i32, id: i64, read_only: Option<bool>) -> Vec<u8> {
     let mut record = vec![];
-    let mut to = RecordWriter::new(&mut record);
+    let mut to = JuteWriter::new(&mut record);
     to.int(protocol);
     to.int(timeout);
     to.long(id);
@@ -20,7 +20,7 @@ fn reply_with(password: &[u8], protocol: i32, timeout: i32, id: i64, read_only: 
         to.boolean(read_only);
     }
     let mut packet = vec![];
-    RecordWriter::new(&mut packet).buffer(&record);
+    JuteWriter::new(&mut packet).buffer(&record);
     packet
 }
 
@@ -36,7 +36,7 @@ fn sent(mut attempt: Attempt) -> Attempt {
 #[test]
 fn a_new_session_is_asked_for_with_zeros() {
     let attempt = Attempt::open(ASKED);
-    let mut from = Reader::new(attempt.to_send());
+    let mut from = JuteReader::new(attempt.to_send());
     assert_eq!(from.int(), Ok(45));
     assert_eq!(from.int(), Ok(0));
     assert_eq!(from.long(), Ok(0));
@@ -50,7 +50,7 @@ fn a_new_session_is_asked_for_with_zeros() {
 #[test]
 fn a_session_is_resumed_by_id_and_password() {
     let attempt = Attempt::resume(identity(5), ASKED);
-    let mut from = Reader::new(attempt.to_send());
+    let mut from = JuteReader::new(attempt.to_send());
     assert_eq!((from.int(), from.int()), (Ok(45), Ok(0)));
     assert_eq!(from.long(), Ok(0), "any server may go on with it, also one that lags");
     assert_eq!(from.int(), Ok(30_000));

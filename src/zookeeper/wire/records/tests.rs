@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn written(write: impl FnOnce(&mut RecordWriter<'_>)) -> Vec<u8> {
+fn written(write: impl FnOnce(&mut JuteWriter<'_>)) -> Vec<u8> {
     let mut bytes = vec![];
-    write(&mut RecordWriter::new(&mut bytes));
+    write(&mut JuteWriter::new(&mut bytes));
     bytes
 }
 
@@ -19,14 +19,14 @@ fn what_was_written_is_read() {
         to.buffer(&[]);
         to.vector(&["x", ""], |to, text| to.string(text));
     });
-    let mut from = Reader::new(&bytes);
+    let mut from = JuteReader::new(&bytes);
     assert_eq!(from.boolean(), Ok(true));
     assert_eq!(from.int(), Ok(-2));
     assert_eq!(from.long(), Ok(i64::MIN));
     assert_eq!(from.string().as_deref(), Ok("é"));
     assert_eq!(from.string().as_deref(), Ok("/a/b"));
     assert_eq!(from.buffer(), Ok([].as_slice()));
-    assert_eq!(from.vector(4, Reader::string), Ok(vec!["x".to_owned(), String::new()]));
+    assert_eq!(from.vector(4, JuteReader::string), Ok(vec!["x".to_owned(), String::new()]));
     assert!(from.is_empty());
     assert_eq!(from.boolean(), Err(Malformed::Truncated));
 }
@@ -34,9 +34,9 @@ fn what_was_written_is_read() {
 #[test]
 fn null_is_empty() {
     let null = (-1_i32).to_be_bytes();
-    assert_eq!(Reader::new(&null).buffer(), Ok([].as_slice()));
-    assert_eq!(Reader::new(&null).string().as_deref(), Ok(""));
-    assert_eq!(Reader::new(&null).vector(4, Reader::string), Ok(vec![]));
+    assert_eq!(JuteReader::new(&null).buffer(), Ok([].as_slice()));
+    assert_eq!(JuteReader::new(&null).string().as_deref(), Ok(""));
+    assert_eq!(JuteReader::new(&null).vector(4, JuteReader::string), Ok(vec![]));
 }
 
 #[test]
@@ -47,19 +47,19 @@ fn no_length_is_believed_before_the_bytes_are_there() {
             to.boolean(true);
             to.boolean(true);
         });
-        assert_eq!(Reader::new(&bytes).buffer(), Err(Malformed::FieldLength(claimed)));
-        assert_eq!(Reader::new(&bytes).vector(4, Reader::string), Err(Malformed::FieldLength(claimed)));
+        assert_eq!(JuteReader::new(&bytes).buffer(), Err(Malformed::FieldLength(claimed)));
+        assert_eq!(JuteReader::new(&bytes).vector(4, JuteReader::string), Err(Malformed::FieldLength(claimed)));
     }
     // Enough bytes for two elements that take none, but not for two strings.
     let two = written(|to| {
         to.int(2);
         to.int(0);
     });
-    assert_eq!(Reader::new(&two).vector(4, Reader::string), Err(Malformed::FieldLength(2)));
+    assert_eq!(JuteReader::new(&two).vector(4, JuteReader::string), Err(Malformed::FieldLength(2)));
 }
 
 #[test]
 fn a_name_that_is_not_utf_8_is_no_other_name() {
     let bytes = written(|to| to.buffer(b"a\xff"));
-    assert_eq!(Reader::new(&bytes).string().as_deref(), Ok("a\u{fffd}"));
+    assert_eq!(JuteReader::new(&bytes).string().as_deref(), Ok("a\u{fffd}"));
 }

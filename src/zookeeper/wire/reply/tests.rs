@@ -1,13 +1,13 @@
 //! Replies as bytes: multis, stats, events, and paths below a chroot.
 
-use super::super::records::RecordWriter;
+use super::super::records::JuteWriter;
 use super::*;
 
 const DELETE: i32 = 2;
 const SET_DATA: i32 = 5;
 const CHECK: i32 = 13;
 
-fn stat(to: &mut RecordWriter<'_>) {
+fn stat(to: &mut JuteWriter<'_>) {
     (1..=4).for_each(|n| to.long(n));
     (5..=7).for_each(|n| to.int(n));
     to.long(8);
@@ -18,33 +18,33 @@ fn stat(to: &mut RecordWriter<'_>) {
 
 const STAT: NodeStat = NodeStat { czxid: 1, created: 3, written: 4, version: 5, owner: 8 };
 
-fn read(form: &ReplyForm, write: impl FnOnce(&mut RecordWriter<'_>)) -> Result<Result<Reply, Code>, Malformed> {
+fn read(form: &ReplyForm, write: impl FnOnce(&mut JuteWriter<'_>)) -> Result<Result<Reply, Code>, Malformed> {
     let mut bytes = vec![];
-    write(&mut RecordWriter::new(&mut bytes));
-    form.read(&mut Reader::new(&bytes), "/jobs")
+    write(&mut JuteWriter::new(&mut bytes));
+    form.read(&mut JuteReader::new(&bytes), "/jobs")
 }
 
 /// The results of a multi that create, set data and check, and the end mark.
-fn multi(operations: &[i32], write: impl FnOnce(&mut RecordWriter<'_>)) -> Result<Result<Reply, Code>, Malformed> {
+fn multi(operations: &[i32], write: impl FnOnce(&mut JuteWriter<'_>)) -> Result<Result<Reply, Code>, Malformed> {
     read(&ReplyForm::Multi(operations.to_vec()), |to| {
         write(to);
         part(to, -1, true);
     })
 }
 
-fn part(to: &mut RecordWriter<'_>, kind: i32, is_end: bool) {
+fn part(to: &mut JuteWriter<'_>, kind: i32, is_end: bool) {
     to.int(kind);
     to.boolean(is_end);
     to.int(if kind == -1 { -1 } else { 0 });
 }
 
-fn created(to: &mut RecordWriter<'_>) {
+fn created(to: &mut JuteWriter<'_>) {
     part(to, CREATE2, false);
     to.string("/jobs/a1");
     stat(to);
 }
 
-fn errors(to: &mut RecordWriter<'_>, codes: &[i32]) {
+fn errors(to: &mut JuteWriter<'_>, codes: &[i32]) {
     for code in codes {
         part(to, ERROR, false);
         to.int(*code);
@@ -113,11 +113,11 @@ fn data_and_children() {
 
 fn change(kind: i32, path: &str, chroot: &str) -> Result<Option<WatchEvent>, Malformed> {
     let mut bytes = vec![];
-    let mut to = RecordWriter::new(&mut bytes);
+    let mut to = JuteWriter::new(&mut bytes);
     to.int(kind);
     to.int(3);
     to.string(path);
-    WatchEvent::read(&mut Reader::new(&bytes), chroot)
+    WatchEvent::read(&mut JuteReader::new(&bytes), chroot)
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Requests as bytes.
 
 use super::{NewNode, NodeKind, Request};
-use crate::zookeeper::wire::records::RecordWriter;
+use crate::zookeeper::wire::records::JuteWriter;
 use crate::zookeeper::wire::reply::{CREATE, CREATE2, ReplyForm};
 
 /// The flag of a container in a `CreateRequest` (`CreateMode.CONTAINER`).
@@ -25,13 +25,13 @@ impl NodeKind {
 struct Paths<'c>(&'c str);
 
 impl Paths<'_> {
-    fn path(&self, to: &mut RecordWriter<'_>, path: &str) {
+    fn path(&self, to: &mut JuteWriter<'_>, path: &str) {
         let path = if path == "/" && !self.0.is_empty() { "" } else { path };
         to.joined(self.0, path);
     }
 
     /// `CreateRequest`
-    fn node(&self, to: &mut RecordWriter<'_>, node: &NewNode<'_>, flags: i32) {
+    fn node(&self, to: &mut JuteWriter<'_>, node: &NewNode<'_>, flags: i32) {
         self.path(to, node.path);
         to.buffer(node.data);
         to.vector(node.acl, |to, acl| {
@@ -44,7 +44,7 @@ impl Paths<'_> {
 }
 
 /// Begins a part of a multi, or ends it (jute `MultiHeader`).
-fn multi_header(to: &mut RecordWriter<'_>, code: i32, is_end: bool) {
+fn multi_header(to: &mut JuteWriter<'_>, code: i32, is_end: bool) {
     to.int(code);
     to.boolean(is_end);
     to.int(-1);
@@ -100,7 +100,7 @@ impl Request<'_> {
     /// Appends the request as a packet: its length, `RequestHeader`, and the record of its kind.
     pub(in crate::zookeeper::wire) fn write(&self, xid: i32, chroot: &str, bytes: &mut Vec<u8>) {
         let begin = bytes.len();
-        let mut to = RecordWriter::new(bytes);
+        let mut to = JuteWriter::new(bytes);
         // The length, which is not known yet.
         to.int(0);
         to.int(xid);
@@ -110,7 +110,7 @@ impl Request<'_> {
         bytes[begin..begin + 4].copy_from_slice(&length.to_be_bytes());
     }
 
-    fn write_record(&self, paths: &Paths<'_>, to: &mut RecordWriter<'_>) {
+    fn write_record(&self, paths: &Paths<'_>, to: &mut JuteWriter<'_>) {
         match self {
             Self::Create { node, kind } | Self::Create2 { node, kind } => paths.node(to, node, kind.flags()),
             Self::CreateContainer(node) => paths.node(to, node, CONTAINER),

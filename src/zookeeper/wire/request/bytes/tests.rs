@@ -12,13 +12,13 @@ fn written(request: &Request<'_>, chroot: &str) -> Vec<u8> {
 }
 
 /// The fields as they come, strings and buffers with their lengths.
-fn fields(write: impl FnOnce(&mut RecordWriter<'_>)) -> Vec<u8> {
+fn fields(write: impl FnOnce(&mut JuteWriter<'_>)) -> Vec<u8> {
     let mut bytes = vec![];
-    write(&mut RecordWriter::new(&mut bytes));
+    write(&mut JuteWriter::new(&mut bytes));
     bytes
 }
 
-fn header(to: &mut RecordWriter<'_>, code: i32) {
+fn header(to: &mut JuteWriter<'_>, code: i32) {
     to.int(7);
     to.int(code);
 }
