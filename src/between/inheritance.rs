@@ -26,7 +26,7 @@ pub struct Inheritance {
     /// Wakes the guard when the keeper has revoked the lease, or has made it shorter.
     guard_wake: EventFd,
     /// What other runs borrow our locks by.
-    pub lent: Lending,
+    pub lending: Lending,
 }
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct KeeperInheritance<'a> {
     pub guards_gone: BorrowedFd<'a>,
     guard_wake: &'a EventFd,
     /// With `zklock hold`: what other runs borrow our locks by. They may live on when the guard has gone.
-    pub lent: Option<&'a Lending>,
+    pub lending: Option<&'a Lending>,
 }
 
 impl Inheritance {
@@ -52,7 +52,7 @@ impl Inheritance {
             guards_gone,
             guard_alive: Some(guard_alive),
             guard_wake,
-            lent: Lending::new(file)?,
+            lending: Lending::new(file)?,
         })
     }
 
@@ -72,17 +72,22 @@ impl Inheritance {
 
     /// To be called in the process of the keeper. `is_hold`: the run is a `zklock hold`.
     pub fn of_keeper(&self, is_hold: bool) -> KeeperInheritance<'_> {
-        let Self { page, guards_gone, guard_wake, lent, .. } = self;
+        let Self { page, guards_gone, guard_wake, lending, .. } = self;
         if is_hold {
-            lent.close_door();
+            lending.close_door();
         }
-        KeeperInheritance { page: *page, guards_gone: guards_gone.as_fd(), guard_wake, lent: is_hold.then_some(lent) }
+        KeeperInheritance {
+            page: *page,
+            guards_gone: guards_gone.as_fd(),
+            guard_wake,
+            lending: is_hold.then_some(lending),
+        }
     }
 
     pub fn descriptors_of_keeper(&self, is_hold: bool) -> Vec<RawFd> {
         let mut descriptors = vec![self.guards_gone.as_raw_fd(), self.guard_wake.as_fd().as_raw_fd()];
         if is_hold {
-            descriptors.extend(self.lent.descriptors());
+            descriptors.extend(self.lending.descriptors());
         }
         descriptors
     }
@@ -97,7 +102,7 @@ impl KeeperInheritance<'_> {
         self.page.write_lease(span);
         if is_shorter {
             self.wake_guard();
-            self.lent.into_iter().for_each(Lending::call_in);
+            self.lending.into_iter().for_each(Lending::call_in);
         }
     }
 
@@ -110,6 +115,6 @@ impl KeeperInheritance<'_> {
     pub fn revoke(&self) {
         self.page.revoke();
         self.wake_guard();
-        self.lent.into_iter().for_each(Lending::call_in);
+        self.lending.into_iter().for_each(Lending::call_in);
     }
 }

@@ -47,7 +47,7 @@ fn hold(ending: Vec<Signal>) -> io::Result<()> {
     close_all_but(&[libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
     dup2_stdin(null()?)?;
     // zklock may have been started with SIGTERM ignored, but this process has to end by it.
-    signals::heed(ending.clone());
+    signals::unignore(ending.clone());
     let signals = Signals::of(ending)?;
     let mut text = vec![];
     // If zklock does not know its caller, it lends nothing, and the last of these variables is not set.
@@ -68,15 +68,15 @@ fn hold(ending: Vec<Signal>) -> io::Result<()> {
 /// Prints the lines. Returns false if a signal came before all were read.
 fn print(text: &[u8], signals: &Signals) -> io::Result<bool> {
     let stdout = standard(libc::STDOUT_FILENO);
-    let mut left = text;
-    while !left.is_empty() {
+    let mut rest = text;
+    while !rest.is_empty() {
         let ended = PollFd::new(signals.as_fd(), PollFlags::POLLIN);
         await_one(&mut [ended, PollFd::new(stdout, PollFlags::POLLOUT)])?;
         if signals.clear() {
             return Ok(false);
         }
-        match write(stdout, &left[..left.len().min(PIECE)]) {
-            Ok(count) => left = &left[count..],
+        match write(stdout, &rest[..rest.len().min(PIECE)]) {
+            Ok(count) => rest = &rest[count..],
             Err(Errno::EINTR | Errno::EAGAIN) => {}
             Err(error) => return Err(io::Error::other(format!("cannot print the variables: {}", error.desc()))),
         }

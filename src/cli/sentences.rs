@@ -65,9 +65,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         Notice::TimedOut(blocker) => run.timed_out(blocker),
         // While the lock is held.
         Notice::Starting { grant, waited } => run.starting(grant, *waited),
-        Notice::Silent { silence, age, left } => {
-            let left = show_measured(*left);
-            (News, format!("{}; the lock is lost in {left} unless it does", unconfirmed(*silence, *age)))
+        Notice::Silent { silence, age, remaining } => {
+            let remaining = show_measured(*remaining);
+            (News, format!("{}; the lock is lost in {remaining} unless it does", unconfirmed(*silence, *age)))
         }
         Notice::Back => (News, "ZooKeeper answers again".to_owned()),
         Notice::MaxRun(max_run) => {
@@ -369,8 +369,8 @@ fn held(view: &QueueView, now: Instant) -> String {
     match (view.held_since, view.free_at) {
         (_, Some(free_at)) => {
             // Rounded up: the lock is not free before that.
-            let left = show_age(free_at.saturating_since(now) + Duration::from_millis(999));
-            format!("{} did not end cleanly: {} is free in {left} (--lock-delay)", view.holder, view.lock)
+            let remaining = show_age(free_at.saturating_since(now) + Duration::from_millis(999));
+            format!("{} did not end cleanly: {} is free in {remaining} (--lock-delay)", view.holder, view.lock)
         }
         (Some(since), None) => {
             format!("held by {} for {}", view.holder, show_age(age(now, since)))

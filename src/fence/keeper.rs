@@ -50,7 +50,7 @@ pub(crate) fn run(birth: &FenceKeeper<'_>) {
 impl FenceKeeper<'_> {
     fn live(&self, reactor: &Reactor) -> io::Result<()> {
         self.report(&Report::Connection(Connectivity::Connected(Span::WITHOUT_END)));
-        match self.take_turn() {
+        match self.acquire() {
             Ok(()) => reactor.run(self.keep(reactor)),
             Err(refusal) => {
                 self.report(&Report::Refused(refusal));
@@ -65,8 +65,8 @@ impl FenceKeeper<'_> {
         }
     }
 
-    fn take_turn(&self) -> Result<(), Refusal> {
-        while let Err(Busy(holder)) = self.fence.begin_turn(self.supervisor)? {
+    fn acquire(&self) -> Result<(), Refusal> {
+        while let Err(Busy(holder)) = self.fence.try_hold(self.supervisor)? {
             let process = |holder: Holder| format!("process {}, with the token {}", holder.pid, holder.token);
             self.report(&Report::Queue(Progress::Waiting(QueueView {
                 lock: self.fence.path.display().to_string(),
@@ -83,14 +83,14 @@ impl FenceKeeper<'_> {
             if self.link.receive::<Order>() != Received::Nothing {
                 exit_now(0);
             }
-            self.fence.wait_for_turn()?;
+            self.fence.wait_to_hold()?;
             signals::no_signal_at_news(news);
         }
         let _ = prctl::set_name(c"lock-keeper");
         Ok(())
     }
 
-    /// It is our turn.
+    /// Holds until the end.
     async fn keep(&self, reactor: &Reactor) {
         let now = clock::now();
         self.inherited.write_lease(Terms::span(Span::WITHOUT_END, now));
@@ -117,12 +117,12 @@ impl FenceKeeper<'_> {
         }
     }
 
-    /// Ends our turn when nothing is left of the command, without an order: the supervisor may hang. If the guard has died,
+    /// Releases when nothing is left of the command, without an order: the supervisor may hang. If the guard has died,
     /// the supervisor has to kill what is left first. Never ends.
     async fn follow_guard(&self, reactor: &Reactor) {
         reactor.ready(self.inherited.guards_gone, PollFlags::POLLIN).await;
         if self.inherited.page.stage() == Stage::Empty {
-            self.fence.end_turn();
+            self.fence.release();
         }
         pending().await
     }

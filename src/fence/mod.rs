@@ -5,9 +5,9 @@
 //! FILE.lock stays the same file for ever. Two of its bytes are locked, by locks that belong to the open file
 //! (F_OFD_SETLK of fcntl(2)) and so are shared with forks:
 //!
-//! - the first byte by the fence whose turn it is. Keeper and guard have the same open file, so that the byte is free only
-//!   when nothing is left of the command;
-//! - the second byte for as long as it takes to look at FILE, to replace it, and to say in FILE.lock whose turn it is.
+//! - the first byte by the fence that holds: its command may run. Keeper and guard have the same open file, so that the
+//!   byte is free only when nothing is left of the command;
+//! - the second byte for as long as it takes to look at FILE, to replace it, and to say in FILE.lock who holds.
 
 pub(crate) mod keeper;
 
@@ -26,10 +26,10 @@ use crate::cli;
 use crate::rules::fence::{Holder, NotOurs, SeenToken, record};
 use crate::rules::message::Refusal;
 
-/// The byte of FILE.lock that is locked for a turn.
-const TURN: libc::off_t = 0;
+/// The byte of FILE.lock that the holder locks.
+const HOLDER_BYTE: libc::off_t = 0;
 /// The byte that is locked for a look at both files.
-const LOOK: libc::off_t = 1;
+const LOOK_BYTE: libc::off_t = 1;
 
 /// More than a token or a holder takes. What is longer is garbage.
 const LONGEST_RECORD: usize = 200;
@@ -44,7 +44,7 @@ pub struct Fence {
     lock: File,
 }
 
-/// It is the turn of another fence: of this one, if FILE.lock says so.
+/// Another fence holds: this one, if FILE.lock says so.
 #[derive(Debug)]
 pub(crate) struct Busy(pub(crate) Option<Holder>);
 
@@ -90,17 +90,17 @@ impl Fence {
         self.lock.as_raw_fd()
     }
 
-    /// Records our token, and begins our turn unless it is the turn of another fence. `pid`: our run, for others to read.
-    pub(crate) fn begin_turn(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
-        self.lock_byte(libc::F_OFD_SETLKW, LOOK, libc::F_WRLCK)?;
-        let begun = self.record_and_begin(pid);
+    /// Records our token, and holds unless another fence does. `pid`: our run, for others to read.
+    pub(crate) fn try_hold(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
+        self.lock_byte(libc::F_OFD_SETLKW, LOOK_BYTE, libc::F_WRLCK)?;
+        let begun = self.record_and_hold(pid);
         // Unlocking fails only where locking has failed already.
-        let _ = self.control(libc::F_OFD_SETLK, LOOK, libc::F_UNLCK);
+        let _ = self.control(libc::F_OFD_SETLK, LOOK_BYTE, libc::F_UNLCK);
         begun
     }
 
     /// To be called while the byte for a look is ours.
-    fn record_and_begin(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
+    fn record_and_hold(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
         self.expect_in_place()?;
         let holder = self.holder()?;
         let recorded = match self.seen()? {
@@ -119,7 +119,7 @@ impl Fence {
             )),
             _ => failed("cannot write", &self.path, &error),
         })?;
-        match self.control(libc::F_OFD_SETLK, TURN, libc::F_WRLCK) {
+        match self.control(libc::F_OFD_SETLK, HOLDER_BYTE, libc::F_WRLCK) {
             Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Err(Busy(holder))),
             locked => locked.map_err(|error| failed("cannot lock", &self.lock_path, &error.into()))?,
         }
@@ -130,14 +130,14 @@ impl Fence {
         said.map(Ok).map_err(|error| failed("cannot write", &self.lock_path, &error))
     }
 
-    /// Waits until it is the turn of no other fence, and begins ours.
-    pub(crate) fn wait_for_turn(&self) -> Result<(), Refusal> {
-        self.lock_byte(libc::F_OFD_SETLKW, TURN, libc::F_WRLCK)
+    /// Waits until no other fence holds, and holds.
+    pub(crate) fn wait_to_hold(&self) -> Result<(), Refusal> {
+        self.lock_byte(libc::F_OFD_SETLKW, HOLDER_BYTE, libc::F_WRLCK)
     }
 
     /// Nothing is left of the command.
-    pub(crate) fn end_turn(&self) {
-        let _ = self.control(libc::F_OFD_SETLK, TURN, libc::F_UNLCK);
+    pub(crate) fn release(&self) {
+        let _ = self.control(libc::F_OFD_SETLK, HOLDER_BYTE, libc::F_UNLCK);
     }
 
     pub(crate) fn seen(&self) -> Result<SeenToken, Refusal> {
@@ -187,7 +187,7 @@ impl Fence {
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
 
-    /// Whose turn it is, or was, if that is known.
+    /// Who holds, or has held, if that is known.
     fn holder(&self) -> Result<Option<Holder>, Refusal> {
         let mut text = [0; LONGEST_RECORD];
         let length = self.lock.read_at(&mut text, 0).map_err(|error| failed("cannot read", &self.lock_path, &error))?;

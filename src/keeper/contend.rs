@@ -200,8 +200,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         log::info!("contender {}", nodes.join(" "));
         self.note_asked(stat);
         let servers_clock = (stat.created, self.io.now());
-        let (lock, token, listed, heeded) = (lock.clone(), stat.czxid, Cell::default(), RefCell::default());
-        let claim = Rc::new(Claim { lock, nodes, token, servers_clock, listed, heeded });
+        let (lock, token, listed, holder) = (lock.clone(), stat.czxid, Cell::default(), RefCell::default());
+        let claim = Rc::new(Claim { lock, nodes, token, servers_clock, listed, holder });
         self.place.borrow_mut().step = Step::Queued(Rc::clone(&claim));
         claim
     }

@@ -136,12 +136,12 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let nodes = self.place.borrow().nodes();
         self.told.borrow_mut().delayed_until = Some(delay.until);
         self.io.report_if_room(&Report::Queue(Progress::Waiting(delay.view)));
-        let left = delay.until.saturating_since(self.io.now());
+        let remaining = delay.until.saturating_since(self.io.now());
         let over = async {
             let changed = async {
                 delay.changed.await;
             };
-            or(self.io.sleep(self.refresh.map_or(left, |refresh| refresh.min(left))), changed).await;
+            or(self.io.sleep(self.refresh.map_or(remaining, |refresh| refresh.min(remaining))), changed).await;
             Ok(())
         };
         or(over, self.keep_beating(session, &nodes)).await

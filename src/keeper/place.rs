@@ -81,7 +81,7 @@ pub(super) struct Claim {
     pub(super) listed: Cell<Option<Vec<ChildName>>>,
     /// The contender before us that was the last to say that it holds. We have listed the queue after that, and a second list
     /// would not show more, however often the contender says so.
-    pub(super) heeded: RefCell<Option<ChildName>>,
+    pub(super) holder: RefCell<Option<ChildName>>,
 }
 
 impl Claim {

@@ -190,20 +190,20 @@ impl<'p> KeeperIo for RealIo<'p> {
     }
 
     async fn emptied(&self) {
-        let KeeperInheritance { page, guards_gone, lent, .. } = &self.inherited;
+        let KeeperInheritance { page, guards_gone, lending, .. } = &self.inherited;
         self.reactor.ready(guards_gone, PollFlags::POLLIN).await;
         // With `zklock hold`, the runs that borrow the lock are not below the guard: the supervisor waits for them.
-        if page.stage() != Stage::Empty || lent.is_some() {
+        if page.stage() != Stage::Empty || lending.is_some() {
             pending().await
         }
     }
 
     async fn guard_gone(&self) -> bool {
-        let KeeperInheritance { page, guards_gone, lent, .. } = &self.inherited;
-        lent.iter().for_each(|lent| lent.call_in());
+        let KeeperInheritance { page, guards_gone, lending, .. } = &self.inherited;
+        lending.iter().for_each(|lending| lending.call_in());
         // The pipe has no message, only an end.
         self.reactor.ready(guards_gone, PollFlags::POLLIN).await;
-        if let Some(borrowers) = lent.and_then(Lending::awaited) {
+        if let Some(borrowers) = lending.and_then(Lending::awaited) {
             self.reactor.ready(borrowers, PollFlags::empty()).await;
         }
         !page.stage().is_open()

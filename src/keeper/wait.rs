@@ -98,7 +98,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                             matches!(queue.standing(claim.name()), Standing::Holds).then_some(rest)
                         }
                         Outlook::SaysItHolds(contender) => {
-                            claim.heeded.replace(Some(contender));
+                            claim.holder.replace(Some(contender));
                             None
                         }
                         Outlook::Again => Some(names),
@@ -159,11 +159,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let lock = &claim.lock;
         let next_in_line = is_next_in_line(queue, watch);
         // By an old list there are others before the contender that we watch. If that one holds, the others have gone.
-        let heeds = match watch {
-            [contender] if !next_in_line && claim.heeded.borrow().as_ref() != Some(&contender.name) => Some(*contender),
+        let head = match watch {
+            [contender] if !next_in_line && claim.holder.borrow().as_ref() != Some(&contender.name) => Some(*contender),
             _ => None,
         };
-        let Watching { paths, watches, hidden, nearest } = match self.set_watches(session, lock, watch, heeds).await? {
+        let Watching { paths, watches, hidden, nearest } = match self.set_watches(session, lock, watch, head).await? {
             Watched::Set(watching) => watching,
             Watched::Known(outlook) => return Ok(outlook),
         };
@@ -207,14 +207,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
         found
     }
 
-    /// Watches these contenders. `heeds`: the one of them that may say that it holds. Returns what is known without a watch,
-    /// if that is enough.
+    /// Watches these contenders. `head`: the one of them that may have begun to hold, and say so. Returns what is known
+    /// without a watch, if that is enough.
     async fn set_watches(
         &self,
         session: &O::Session,
         lock: &LockPath,
         watch: &[&Contender],
-        heeds: Option<&Contender>,
+        head: Option<&Contender>,
     ) -> Result<Watched, StepEnd> {
         // These requests leave back to back.
         let paths: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
@@ -226,7 +226,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     return Ok(Watched::Known(Outlook::Again));
                 }
                 Ok((data, stat, watch)) => {
-                    if let Some(contender) = heeds.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
+                    if let Some(contender) = head.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
                         return Ok(Watched::Known(Outlook::SaysItHolds(contender.name.clone())));
                     }
                     if watching.watches.is_empty() {

@@ -23,7 +23,8 @@ pub enum Notice {
         silence: Duration,
         /// For how long it has not confirmed the lock.
         age: Duration,
-        left: Duration,
+        /// How long until the command is stopped.
+        remaining: Duration,
     },
     /// By these terms a silence shorter than a third of the session timeout can stop the command.
     Impatient(Terms),

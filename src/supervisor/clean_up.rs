@@ -29,7 +29,7 @@ impl Supervisor<'_> {
         if has_failed && self.job.has_command() {
             self.signal_caller(self.plan.settings.stop_signal);
         }
-        while self.job.is_left() {
+        while self.job.remains() {
             self.pause(CLEAN_UP_PAUSE);
         }
         let until = clock::now() + KEEPER_EXIT;
@@ -42,15 +42,15 @@ impl Supervisor<'_> {
         self.keeper.link = None;
         self.keeper.inherited.close_guard_alive();
         while !self.keeper.reaped {
-            let left = until.saturating_since(clock::now());
-            if left.is_zero() {
+            let remaining = until.saturating_since(clock::now());
+            if remaining.is_zero() {
                 self.keeper.kill();
             }
             if clock::now() > until + KEEPER_EXIT {
                 // A file system that does not answer keeps the keeper from dying.
                 break;
             }
-            self.pause(left.max(CLEAN_UP_PAUSE));
+            self.pause(remaining.max(CLEAN_UP_PAUSE));
         }
         // A process that has got a signal may need a moment to die.
         let until = clock::now() + DYING;

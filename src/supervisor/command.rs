@@ -43,9 +43,9 @@ impl Supervisor<'_> {
         }
         let mut variables = environment::describe(grant, *mode);
         variables.push(environment::held(grant, held));
-        let own = self.keeper.pid.map(|_| &self.keeper.inherited.lent);
-        let root = |lent: &Lending| self.caller.as_ref().map_or(Some(lent.lender()), |caller| caller.process);
-        let offer = own.and_then(|lent| Some(lent.offer(root(lent)?, &self.plan.demand().lent(grant))));
+        let own = self.keeper.pid.map(|_| &self.keeper.inherited.lending);
+        let root = |lending: &Lending| self.caller.as_ref().map_or(Some(lending.lender()), |caller| caller.process);
+        let offer = own.and_then(|lending| Some(lending.offer(root(lending)?, &self.plan.demand().lent(grant))));
         match offer {
             Some(Ok(offer)) => variables.push(environment::lender(&offer, offers)),
             Some(Err(error)) => log::info!("cannot lend: {error}"),
@@ -76,10 +76,10 @@ impl Supervisor<'_> {
         if self.caller.is_some() && matches!(end, CommandEnd::Signaled(_)) {
             // The stand-in was killed. The caller relies on the lock, and so do the runs that have borrowed it.
             self.signal_caller(self.plan.settings.stop_signal);
-            self.keeper.inherited.lent.call_in();
+            self.keeper.inherited.lending.call_in();
         }
         if !self.plan.settings.wait_descendants {
-            self.keeper.inherited.lent.close_door();
+            self.keeper.inherited.lending.close_door();
         }
         if self.may_be_used() { CommandEvent::EndedLending(end) } else { CommandEvent::Ended(end) }
     }
@@ -87,7 +87,7 @@ impl Supervisor<'_> {
     /// Whether a run may use the locks that this run lends. When all processes below the guard have gone, a process elsewhere
     /// may still have the pipe open, because it has got a copy of the command's environment. Nobody waits for that process.
     pub(super) fn may_be_used(&self) -> bool {
-        !self.keeper.inherited.lent.is_over() && (self.caller.is_some() || !self.job.has_gone())
+        !self.keeper.inherited.lending.is_over() && (self.caller.is_some() || !self.job.has_gone())
     }
 
     /// With `zklock hold`: signals the caller, because the lock is lost, or about to be. Returns whether the caller has got

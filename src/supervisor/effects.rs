@@ -86,7 +86,7 @@ impl SupervisorIo for Supervisor<'_> {
             }
             Effect::Kill => {
                 self.job.kill();
-                self.keeper.inherited.lent.call_in();
+                self.keeper.inherited.lending.call_in();
                 self.signal_caller(self.plan.settings.stop_signal);
             }
             Effect::QueueAgain => self.keeper.order(Order::QueueAgain),

@@ -278,9 +278,10 @@ impl<'p> Job<'p> {
         }
     }
 
-    /// At the end of a run: whether a process is left that must not outlive the supervisor. Usually this is a guard that is
-    /// about to exit. If the operating system has failed the run in its middle, it is the command, which is killed.
-    pub(super) fn is_left(&mut self) -> bool {
+    /// At the end of a run: whether a process remains that must not outlive the supervisor. Usually this is a guard
+    /// that is about to exit. If the operating system has failed the run in its middle, it is the command, which is
+    /// killed.
+    pub(super) fn remains(&mut self) -> bool {
         self.dismiss_guard();
         let Some(RunningGuard { guard, view, leaves }) = &self.guard else { return !self.dismissed.is_empty() };
         let is_reaped = view.is_reaped();

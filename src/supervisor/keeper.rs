@@ -33,7 +33,7 @@ pub(super) struct KeeperProcess {
     /// It was reaped, and had not exited by itself.
     pub(super) died: bool,
     /// What a run above lends, until the machine hears of it.
-    lent: Option<Grant>,
+    grant_on_loan: Option<Grant>,
 }
 
 impl KeeperProcess {
@@ -61,7 +61,7 @@ impl KeeperProcess {
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
         let inherited = Inheritance::new(None).context("cannot make pipes and shared memory")?;
-        let supervisor = inherited.lent.lender();
+        let supervisor = inherited.lending.lender();
         let mut keep = inherited.descriptors_of_keeper(is_hold);
         keep.extend([libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO, theirs.as_fd().as_raw_fd()]);
         keep.extend(writer::descriptor());
@@ -70,23 +70,23 @@ impl KeeperProcess {
         let forked =
             fork(c"lock-keeper", Life::Parents, &keep, || live(supervisor, theirs, inherited.of_keeper(is_hold)));
         let pid = forked.context("cannot fork")?;
-        Ok(Self { pid: Some(pid), link: Some(ours), inherited, reaped: false, died: false, lent: None })
+        Ok(Self { pid: Some(pid), link: Some(ours), inherited, reaped: false, died: false, grant_on_loan: None })
     }
 
     /// In place of a keeper: a run above us lends us its locks.
     pub(super) fn of_lender(lender: Lender, grant: Grant) -> anyhow::Result<Self> {
         let inherited = Inheritance::new(Some(lender)).context("cannot make pipes and shared memory")?;
-        Ok(Self { pid: None, link: None, inherited, reaped: true, died: false, lent: Some(grant) })
+        Ok(Self { pid: None, link: None, inherited, reaped: true, died: false, grant_on_loan: Some(grant) })
     }
 
     /// Whether there is something to hear although the socket may not be readable: the keeper was reaped, and another process
     /// may have a copy of its end of the socket.
     pub(super) fn has_news(&self) -> bool {
-        self.lent.is_some() || self.reaped && self.link.is_some()
+        self.grant_on_loan.is_some() || self.reaped && self.link.is_some()
     }
 
     pub(super) fn hear(&mut self) -> Option<Event> {
-        if let Some(grant) = self.lent.take() {
+        if let Some(grant) = self.grant_on_loan.take() {
             return Some(Event::Lent(Box::new(grant)));
         }
         match self.link.as_ref()?.receive() {

@@ -33,10 +33,10 @@ impl Supervisor<'_> {
         let always = [self.signals.as_fd(), self.child_signals.as_fd(), self.alarm.as_fd()];
         let read = always.into_iter().chain(self.keeper.link.as_ref().map(AsFd::as_fd)).chain(self.job.awaited());
         let read = read.chain(self.writer.awaited()).map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        let lent = self.keeper.inherited.lent.awaited().filter(|_| awaits_borrowers);
-        let lent = lent.map(|lent| PollFd::new(lent, PollFlags::empty()));
+        let borrowers = self.keeper.inherited.lending.awaited().filter(|_| awaits_borrowers);
+        let borrowers = borrowers.map(|borrowers| PollFd::new(borrowers, PollFlags::empty()));
         let caller = self.caller.as_ref().filter(|_| !self.caller_is_told).and_then(Caller::awaited);
-        let mut fds: Vec<_> = read.chain(lent).chain(caller).collect();
+        let mut fds: Vec<_> = read.chain(borrowers).chain(caller).collect();
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error).context("cannot wait for events"),

@@ -95,8 +95,8 @@ pub fn is_ignored(signal: &Signal) -> bool {
     exchange(*signal, None).sa_sigaction == libc::SIG_IGN
 }
 
-/// Ignores these signals no more, whatever the caller wants.
-pub fn heed(signals: impl IntoIterator<Item = Signal>) {
+/// Ignores these signals no longer, whatever the caller wants.
+pub fn unignore(signals: impl IntoIterator<Item = Signal>) {
     for signal in signals {
         exchange(signal, Some(&action(libc::SIG_DFL)));
     }
@@ -223,9 +223,9 @@ fn arrival(info: &[u8; INFO]) -> Option<Arrival> {
     // What the kernel has continued us by (F_SETSIG).
     let is_wake = signal == Signal::CONT && code > 0 && code != SI_KERNEL;
     // One that is ignored is queued all the same as long as it is blocked.
-    let is_heeded = signal == Signal::CHLD || !is_ignored(&signal);
+    let is_wanted = signal == Signal::CHLD || !is_ignored(&signal);
     let from_kernel = [SI_KERNEL, handover::KERNELS].contains(&code);
-    (!is_wake && is_heeded).then_some(Arrival { signal, from_kernel })
+    (!is_wake && is_wanted).then_some(Arrival { signal, from_kernel })
 }
 
 /// Everything that a caller may send. That leaves out signals that report a fault of our own, those that cannot be caught,

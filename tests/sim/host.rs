@@ -101,7 +101,7 @@ pub(crate) struct Host {
     pub(crate) lending: Lending,
     pub(crate) lender: Option<Lender>,
     /// What is lent to it, until its supervisor has read that.
-    lent: Option<Grant>,
+    grant_on_loan: Option<Grant>,
     /// What it has in place of a command, if it is a `zklock hold`.
     pub(crate) hold: Option<Hold>,
     /// What its environment says of the runs above.
@@ -222,7 +222,7 @@ impl Host {
             nesting: None,
             lending: Lending::default(),
             lender: None,
-            lent: None,
+            grant_on_loan: None,
             hold: None,
             held: vec![],
             offers: vec![],
@@ -445,7 +445,7 @@ impl SupervisorIo for SimIo<'_> {
     }
 
     fn hear_keeper(&mut self) -> Option<Happening> {
-        if let Some(grant) = self.this().lent.take() {
+        if let Some(grant) = self.this().grant_on_loan.take() {
             return Some(Happening::Lent(Box::new(grant)));
         }
         let keeper = self.this().keeper.filter(|_| self.state.hosts[self.host].linked)?;
@@ -523,7 +523,7 @@ impl State {
             Loans::All { grant, lender } => {
                 self.hosts[host].lender = Some(lender);
                 self.check_loans(host, &grant);
-                self.hosts[host].lent = Some(grant);
+                self.hosts[host].grant_on_loan = Some(grant);
             }
             Loans::Unfit { lock, why } => return self.finish(host, Refusal::Unfit { lock, why }.outcome()),
         }

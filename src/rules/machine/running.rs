@@ -164,7 +164,7 @@ impl Machine {
         }
         if !run.warned && now >= lease.warn_at() {
             let (silence, age) = (lease.silence(now), lease.age(now));
-            let say = Effect::Say(Notice::Silent { silence, age, left: lease.stop_at().saturating_since(now) });
+            let say = Effect::Say(Notice::Silent { silence, age, remaining: lease.stop_at().saturating_since(now) });
             return (State::Running(Run { warned: true, ..run }), vec![say]);
         }
         (State::Running(run), vec![])

@@ -59,7 +59,7 @@ struct Harness {
     /// A command that is started stays at the gate.
     gate_is_stuck: bool,
     /// Something may be left of the command.
-    left: bool,
+    remains: bool,
     /// The end of `--max-run`.
     ends_at: Option<Instant>,
     /// Stop or Kill has gone out and something may be left of the command.
@@ -81,7 +81,7 @@ impl Harness {
             spawned: false,
             gated_until: None,
             gate_is_stuck: false,
-            left: false,
+            remains: false,
             ends_at: None,
             doomed: false,
             killed: false,
@@ -122,7 +122,7 @@ impl Harness {
             self.alive = false;
         }
         if matches!(event, Event::Command(CommandEvent::TreeGone) | Event::Command(CommandEvent::StartFailed(_))) {
-            (self.doomed, self.left) = (false, false);
+            (self.doomed, self.remains) = (false, false);
         }
         self.unstarted |= matches!(event, Event::Command(CommandEvent::StartFailed(_)));
         let before = format!("{:?}", self.machine);
@@ -137,7 +137,7 @@ impl Harness {
                     assert!(until < lease.kill_at() || self.machine.settings.kill_after.is_some());
                     self.ends_at = self.machine.settings.max_run.map(|max_run| self.now + max_run);
                     assert!(lease.worth_starting(self.now), "started under a lease that is too short");
-                    (self.spawned, self.alive, self.left) = (true, true, true);
+                    (self.spawned, self.alive, self.remains) = (true, true, true);
                     self.gated_until = Some(until).filter(|_| self.gate_is_stuck);
                 }
                 Effect::Signal { .. } | Effect::Stop(_) | Effect::Kill if taken_back.is_some() => {}
@@ -185,7 +185,7 @@ impl Harness {
 
     /// Whether something may be left of the command that is to be waited for.
     fn waited_for(&self) -> bool {
-        self.left && self.machine.settings.wait_descendants
+        self.remains && self.machine.settings.wait_descendants
     }
 
     /// A beat that is answered at once.
@@ -681,8 +681,8 @@ fn each_silence_is_told_once() {
         run.pass(half - Duration::from_millis(1));
         assert_eq!(run.notices.len(), before);
         run.pass(Duration::from_millis(1));
-        let left = terms().patience() - terms().patience() / 2;
-        assert_eq!(run.notices[before..], [Notice::Silent { silence: half, age: half, left }]);
+        let remaining = terms().patience() - terms().patience() / 2;
+        assert_eq!(run.notices[before..], [Notice::Silent { silence: half, age: half, remaining }]);
         run.beat();
         assert_eq!(run.notices[before + 1..], [Notice::Back]);
         run.beat();

@@ -35,7 +35,7 @@ pub(super) async fn race<'p>(
     timeout: Duration,
     identity: Option<&Identity>,
 ) -> Result<(TcpChannel<'p>, Granted), Lost> {
-    let mut waiting = servers.in_turn(addresses).into_iter();
+    let mut waiting = servers.shuffled(addresses).into_iter();
     let mut tried: Vec<Try<'_>> = vec![];
     let mut troubles = vec![];
     let mut next_at = clock::now();

@@ -110,7 +110,7 @@ impl<'p> Servers<'p> {
 
     /// The order in which these are tried. A random one comes first, so that the clients of an ensemble spread over
     /// its servers.
-    pub(super) fn in_turn(&self, mut addresses: Vec<Address<'p>>) -> Vec<Address<'p>> {
+    pub(super) fn shuffled(&self, mut addresses: Vec<Address<'p>>) -> Vec<Address<'p>> {
         fastrand::shuffle(&mut addresses);
         addresses.sort_by_key(|address| self.distrusted.get() == Some(address.socket));
         addresses

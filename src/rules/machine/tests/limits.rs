@@ -182,8 +182,8 @@ fn a_shorter_timeout_comes_with_its_lease() {
     let mut run = Harness::running(settings());
     run.pass(Duration::from_secs(9));
     run.extend(from, timeout);
-    let left = Lease::new(Terms::new(timeout, None).unwrap(), from).stop_at().saturating_since(run.now);
-    run.pass(left - Duration::from_millis(1));
+    let remaining = Lease::new(Terms::new(timeout, None).unwrap(), from).stop_at().saturating_since(run.now);
+    run.pass(remaining - Duration::from_millis(1));
     assert!(!run.doomed);
     run.pass(Duration::from_millis(1));
     assert!(run.doomed);
