@@ -30,7 +30,7 @@ extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     standard::open_missing();
     signals::record_inherited();
     #[expect(unsafe_code, reason = "the C library keeps the arguments")]
-    // SAFETY: so many texts are there, and nothing changes them.
+    // SAFETY: that many texts are there, and nothing changes them.
     let args = unsafe {
         slice::from_raw_parts(words, usize::try_from(count).unwrap_or(0)).iter().map(|word| CStr::from_ptr(*word))
     };

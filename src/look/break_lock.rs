@@ -133,7 +133,7 @@ fn has_terminal() -> bool {
     stdin().is_terminal() && stderr().is_terminal()
 }
 
-/// Says what has become of it, unless it has gone as it was to.
+/// Says what has become of the contender, unless it has gone as ordered.
 fn report(fate: &Fate, order: &Break, target: &Entry) -> Result<Outcome, EarlyEnd> {
     let (who, lock) = (picture::who(target), &order.lock);
     let hint = if order.force { "" } else { "; --force deletes its node" };

@@ -29,8 +29,8 @@ use crate::zookeeper::session::{Failure, Session as _};
 /// How often the line that shows the progress is rewritten.
 const PROGRESS: Duration = Duration::from_millis(100);
 
-/// How much memory the nodes that were found may take. A tree can grow while it is looked at, and a server can make up
-/// nodes without an end.
+/// How much memory the nodes that were found may take. A tree can grow while it is looked at, and a server can
+/// invent nodes without end.
 const MOST_MEMORY: usize = 512 << 20;
 
 /// What a node takes besides its path.
@@ -112,7 +112,7 @@ impl<'o> Walk<'o> {
     }
 }
 
-/// Walks over the nodes below the root, and that one itself.
+/// Walks over the root and all nodes below it.
 async fn search(
     session: &TcpSession<'_>,
     list: &List,

@@ -1,4 +1,4 @@
-//! Many nodes are looked at in one go: so many requests are under way at a time.
+//! Looks at many nodes in one go: several requests are under way at a time.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -14,8 +14,8 @@ impl<T, F: Future> Window<T, F> {
         Self(VecDeque::new())
     }
 
-    /// Asks as long as there is room, and waits for the next reply, in the order in which was asked. `ask` makes a request,
-    /// which it sends at once, as those of [`crate::zookeeper::session::Session`] do. `None`: all have been answered.
+    /// Asks while there is room, and waits for the next reply. Replies come in the order of the requests. `ask` makes a
+    /// request and sends it at once, as [`crate::zookeeper::session::Session`] does. `None`: all have been answered.
     pub(super) async fn next(&mut self, mut ask: impl FnMut() -> Option<(T, F)>) -> Option<(T, F::Output)> {
         while self.0.len() < IN_FLIGHT
             && let Some((subject, reply)) = ask()

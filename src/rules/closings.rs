@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-/// So many connections in a row are no accident: over each of them, the server has answered something first.
+/// This many connections in a row are no accident: over each of them, the server has answered something first.
 const ENOUGH: u32 = 4;
 
 /// A connection that lasted longer has ended for another reason.
 const PROMPT: Duration = Duration::from_secs(1);
 
-/// How many connections were closed so, one after the other.
+/// How many connections were closed in this way, one after the other.
 #[derive(Debug, Default)]
 pub struct Closings(u32);
 
 impl Closings {
-    /// A connection was lost that has lasted for so long. `over_creation`: the server has closed it over a creation. Returns
-    /// whether it would close the next one as well.
+    /// Counts a lost connection. `over_creation`: the server has closed it over a creation. `lasted`: for how long the
+    /// connection was there. Returns whether the server would close the next one as well.
     pub fn add(&mut self, over_creation: bool, lasted: Duration) -> bool {
         self.0 = if over_creation && lasted < PROMPT { self.0 + 1 } else { 0 };
         self.0 >= ENOUGH

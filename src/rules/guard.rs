@@ -22,16 +22,16 @@ const LOOKS: u32 = 8;
 /// A guard looks at a lease no more often than this.
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
-/// The kernel kills a guard that kills, and for so long does not come to the next child.
+/// If a guard that kills does not get to the next child within this time, the kernel kills the guard.
 const WORK_AT_MOST: Duration = Duration::from_secs(5);
 
-/// A guard rests for so many times as long as it has killed: processes need the processor to die.
+/// A guard rests for this many times as long as it has killed, because processes need the processor to die.
 const RESTS: u32 = 4;
 
 /// How many times in a row to chase processes that fork and exit faster than they can be killed.
 const CHASES: u32 = 100;
 
-/// How many children to reap in a row: processes that fork all the time must not keep the guard from all else.
+/// How many children to reap in a row: processes that fork all the time must not keep the guard from everything else.
 const REAPS: u32 = 1000;
 
 /// How far a guard has come.

@@ -65,7 +65,7 @@ pub trait Processes {
 }
 
 impl Demand<'_> {
-    /// What a run lends that has got this grant.
+    /// What a run with this grant lends.
     pub fn lent(&self, grant: &Grant) -> Lent {
         let locks = grant.all().map(|GrantedLock { lock, node, token }| GrantedLock {
             lock: self.full(lock),

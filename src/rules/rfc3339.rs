@@ -1,6 +1,6 @@
 //! Times as programs read them: RFC 3339, in UTC.
 
-/// The time that is so many milliseconds after the Unix epoch, such as `2026-11-22T13:54:03.120Z`. `None` if RFC 3339,
+/// The time that is `millis` milliseconds after the Unix epoch, such as `2026-11-22T13:54:03.120Z`. `None` if RFC 3339,
 /// whose years have four digits, cannot express it, or if it is before the epoch: then it was made up.
 pub fn rfc3339(millis: i64) -> Option<String> {
     const DAY: i64 = 86_400_000;
@@ -15,7 +15,7 @@ pub fn rfc3339(millis: i64) -> Option<String> {
     Some(format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{thousandths:03}Z"))
 }
 
-/// Year, month and day of the day that is so many days after 1970-01-01.
+/// Year, month and day of the date that is `day` days after 1970-01-01.
 fn date(mut day: i64) -> (i64, i64, i64) {
     let is_leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let days_of = |year| 365 + i64::from(is_leap(year));

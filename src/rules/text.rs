@@ -90,7 +90,7 @@ pub fn stored(mut text: String) -> String {
     text
 }
 
-/// The beginning of a text for which a terminal has room in so many columns.
+/// The beginning of a text that fits into this many columns of a terminal.
 pub fn fitting(text: &str, columns: usize) -> &str {
     let ends = text.char_indices().map(|(begin, character)| begin + character.len_utf8());
     &text[..ends.take_while(|end| text[..*end].width() <= columns).last().unwrap_or(0)]

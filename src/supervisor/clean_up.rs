@@ -10,7 +10,7 @@ use crate::system::{clock, process};
 /// How long a keeper that has nothing left to do may take to exit.
 const KEEPER_EXIT: Duration = Duration::from_millis(500);
 
-/// How many children to reap in one turn: processes that fork all the time must not keep the loop from all else.
+/// How many children to reap in one turn: processes that fork all the time must not keep the loop from everything else.
 const REAPS: usize = 1000;
 
 /// How often to look whether a process that is to go has gone.

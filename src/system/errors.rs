@@ -1,4 +1,4 @@
-//! What is said of errors of the system.
+//! How messages put errors of the system.
 
 use std::io;
 

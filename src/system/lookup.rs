@@ -1,5 +1,5 @@
 //! Look-ups that may take for ever: names of hosts and users, tickets of Kerberos. The C library asks name and directory
-//! servers, and waits for them. So each look-up has a process of its own, and is given up by killing that.
+//! servers, and waits for them. So each look-up has a process of its own, and killing that process ends the look-up.
 
 use std::ffi::CStr;
 use std::fs;
@@ -21,7 +21,7 @@ use super::signals;
 /// How long the look-up of our user may take, in milliseconds.
 const USER_LOOKUP: u16 = 500;
 
-/// A process that answers questions. Dropping it ends that.
+/// A process that answers questions. Dropping this value ends the process.
 #[derive(Debug)]
 pub struct Lookup {
     child: Pid,

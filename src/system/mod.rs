@@ -5,7 +5,7 @@
 //! secret.
 
 pub mod clock; // the clock that counts sleep
-pub mod errors; // what is said of errors
+pub mod errors; // how messages put errors
 pub mod fork; // how a process of ours is made
 pub mod futures; // several futures as one
 pub mod lookup; // a process that asks name servers

@@ -43,11 +43,11 @@ impl Set {
     }
 }
 
-/// Changes which signals are blocked (sigprocmask(2)). Returns which were before.
+/// Changes which signals are blocked (sigprocmask(2)). Returns those that were blocked before.
 fn block(how: i32, set: Set) -> Set {
     let mut before = Set::NONE;
     #[expect(unsafe_code, reason = "the C library's sigprocmask(3) leaves out two signals")]
-    // SAFETY: both sets are as long as is said, and the call keeps no pointer. It cannot fail.
+    // SAFETY: both sets have the size that is passed, and the call keeps no pointer. It cannot fail.
     unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set.0, &raw mut before.0, size_of::<u64>());
     }
@@ -144,7 +144,8 @@ impl Signals {
         let set = Set::of(signals);
         block(libc::SIG_BLOCK, set);
         #[expect(unsafe_code, reason = "the C library's sets leave out two signals")]
-        // SAFETY: the set is as long as is said; a result that is not negative is a new descriptor that is owned here alone.
+        // SAFETY: the set has the size that is passed. A result that is not negative is a new descriptor, and nothing
+        // else owns it.
         unsafe {
             let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
             let fd = Errno::result(libc::syscall(libc::SYS_signalfd4, -1, &raw const set.0, size_of::<u64>(), flags))?;
@@ -216,13 +217,13 @@ impl AsFd for Signals {
 /// The length of a signalfd_siginfo (signalfd(2)).
 const INFO: usize = 128;
 
-/// What a signalfd_siginfo tells. It begins with the signal's number, an errno and the code. None: it is for nobody.
+/// Reads a signalfd_siginfo, which begins with the signal's number, an errno and the code. `None`: nobody waits for it.
 fn arrival(info: &[u8; INFO]) -> Option<Arrival> {
     let word = |at: usize| info[at..].first_chunk().map_or(0, |word| i32::from_ne_bytes(*word));
     let (signal, code) = (Signal::new(word(0))?, word(8));
     // What the kernel has continued us by (F_SETSIG).
     let is_wake = signal == Signal::CONT && code > 0 && code != SI_KERNEL;
-    // One that is ignored is queued all the same as long as it is blocked.
+    // The kernel queues a signal that is blocked even if it is ignored.
     let is_wanted = signal == Signal::CHLD || !is_ignored(&signal);
     let from_kernel = [SI_KERNEL, handover::KERNELS].contains(&code);
     (!is_wake && is_wanted).then_some(Arrival { signal, from_kernel })
@@ -256,8 +257,8 @@ pub fn drop_stale(senders: &[Pid]) {
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut meant = vec![];
     #[expect(unsafe_code, reason = "nix has no sigtimedwait(2)")]
-    // SAFETY: the set is as long as is said, and zeroes are a valid siginfo; the pid is read from a signal that kill(2)
-    // has made.
+    // SAFETY: the set has the size that is passed, and zeroes are a valid siginfo. The pid is read from a signal that
+    // kill(2) has made.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         let (set, time, size) = (&raw const stale.0, &raw const at_once, size_of::<u64>());

@@ -49,8 +49,8 @@ impl AsFd for Directory {
 /// What is called with each process of a walk before what is below it, and, if that returns true, once more after all that.
 pub(super) type Visit<'a> = &'a mut dyn FnMut(&Process, &Directory, bool) -> bool;
 
-/// Walks through a process and what lives below it, down to so many levels. `budget`: how many processes may still be looked
-/// at.
+/// Walks through a process and what lives below it. `depth`: how many levels. `budget`: how many processes may still
+/// be looked at.
 pub(super) fn walk(
     proc: BorrowedFd<'_>,
     process: &Process,

@@ -1,5 +1,5 @@
-//! The front connector of every session: addresses, a connection, TLS, a session, a login; and a pause before all of it begins
-//! again. `race` tries the servers, `diagnosis` says why none was of use.
+//! Opens every session: addresses, a connection, TLS, a session, a login; and a pause before all of it begins again.
+//! `race` tries the servers, `diagnosis` says why none was of use.
 
 use std::time::Duration;
 

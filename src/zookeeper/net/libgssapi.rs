@@ -200,7 +200,7 @@ impl Client {
         Ok(Self { functions, name, context: null_mut(), is_established: false })
     }
 
-    /// What is said next. `token`: what the server has said; empty at the beginning.
+    /// The next token for the server. `token`: the last one that came from it, empty at the beginning.
     pub(super) fn step(&mut self, token: &[u8]) -> Result<Token, LoginTrouble> {
         let is_last = self.is_established;
         let bytes = if is_last { self.choose_layer(token) } else { self.establish(token) };
@@ -267,6 +267,6 @@ fn taken(buffer: &Buffer) -> Vec<u8> {
     if buffer.value.is_null() || buffer.length == 0 {
         return vec![];
     }
-    // SAFETY: it has allocated so many bytes there, and nothing frees them.
+    // SAFETY: it has allocated that many bytes there, and nothing frees them.
     unsafe { slice::from_raw_parts(buffer.value.cast(), buffer.length) }.to_vec()
 }

@@ -1,7 +1,7 @@
 //! The way to a server: its address, a connection, TLS, and a login.
 
 pub mod address; // connect strings
-pub mod connect; // the front door of every session
+pub mod connect; // opens every session
 pub mod credentials; // a file with a login
 mod diagnosis; // why no server was of use
 mod digest_md5; // a mechanism of SASL

@@ -78,8 +78,8 @@ impl<'p> Servers<'p> {
         self.patience.unwrap_or_else(|| silence_limit(timeout))
     }
 
-    /// The same, with all files read that it takes to be let in. Returns as well what the user is to be warned of. The error
-    /// says why a file cannot be used.
+    /// The same, and reads all files that a login and TLS need. Also returns what the user is to be warned of. The
+    /// error says why a file cannot be used.
     pub fn open(
         connect: &'p ConnectString,
         tls: Option<&'p Tls>,

@@ -13,7 +13,7 @@ use crate::system::errors::brief;
 use crate::zookeeper::session::channel::{is_end, is_for_later};
 
 /// How often the socket is read in one call. A server that goes on sending what is not for us, such as tickets of TLS
-/// 1.3, must not keep us from all else.
+/// 1.3, must not keep us from everything else.
 const READS: u32 = 32;
 
 pub(in crate::zookeeper::net) struct Stream {
