@@ -53,8 +53,8 @@ impl Form {
             .args(options.map(|option| {
                 option
                     .arg(texts)
-                    .hide_short_help(!is_main && option.is_of_connection() || option.is_rare)
-                    .hide_long_help(!is_main && option.is_of_connection())
+                    .hide_short_help(!is_main && option.is_of_connection || option.is_rare)
+                    .hide_long_help(!is_main && option.is_of_connection)
             }))
             .args_override_self(true)
             .disable_help_flag(true)

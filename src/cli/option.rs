@@ -17,6 +17,10 @@ pub(super) struct Opt {
     pub(super) value: Option<&'static str>,
     /// It may be there several times: each value counts, or how often a switch is there.
     pub(super) is_repeated: bool,
+    /// Its value may begin with a hyphen.
+    pub(super) takes_hyphen: bool,
+    /// It says how to reach the servers. Subcommands leave its help to that of zklock itself.
+    pub(super) is_of_connection: bool,
     pub(super) variable: Option<&'static str>,
     /// The value without option, variable and file.
     pub(super) default: Option<&'static str>,
@@ -64,6 +68,8 @@ impl Opt {
             other: None,
             value: None,
             is_repeated: false,
+            takes_hyphen: false,
+            is_of_connection: false,
             variable: None,
             default: None,
             key: None,
@@ -77,6 +83,11 @@ impl Opt {
         }
     }
 
+    /// A switch that says how to reach the servers.
+    pub(super) const fn access(long: &'static str, heading: &'static str, help: &'static str) -> Self {
+        Self { is_of_connection: true, ..Self::new(long, heading, help) }
+    }
+
     /// The name by which clap knows it. COMMAND has the name of one as well.
     pub(super) fn id(&self) -> &'static str {
         if self.long == "command" { "shell_command" } else { self.long }
@@ -84,11 +95,6 @@ impl Opt {
 
     pub(super) const fn is_switch(&self) -> bool {
         self.value.is_none() && !self.is_repeated
-    }
-
-    /// Whether it says how to reach the servers.
-    pub(super) fn is_of_connection(&self) -> bool {
-        ["Connection", "TLS", "Login"].contains(&self.heading)
     }
 
     pub(super) fn arg(&self, texts: Texts) -> Arg {
@@ -106,7 +112,7 @@ impl Opt {
                 .value_name(name)
                 .value_parser(value_parser!(OsString))
                 .allow_negative_numbers(true)
-                .allow_hyphen_values(self.hint == ValueHint::CommandString)
+                .allow_hyphen_values(self.takes_hyphen)
                 .value_hint(self.hint),
         };
         if texts == Texts::None { arg } else { self.explained(arg, texts) }

@@ -15,7 +15,7 @@ pub(super) const ZOOKEEPER: Opt = Opt {
     key: Some(KeyKind::Text(|text| text.parse::<ConnectString>().map(drop))),
     more: "The default port is 2181. Write IPv6 addresses in brackets. The chroot comes once, at the end, and must exist.",
     value: Some("SERVERS"),
-    ..Opt::new("zookeeper", "Connection", "HOST:PORT,...[/CHROOT], or localhost:2181")
+    ..Opt::access("zookeeper", "Connection", "HOST:PORT,...[/CHROOT], or localhost:2181")
 };
 
 pub(super) const CONNECT_TIMEOUT: Opt = Opt {
@@ -23,7 +23,7 @@ pub(super) const CONNECT_TIMEOUT: Opt = Opt {
     default: Some("15s"),
     key: Some(KeyKind::Duration(|text| connect_timeout(text).map(drop))),
     value: Some("DURATION"),
-    ..Opt::new("connect-timeout", "Connection", "Give up if no server answers within this time at the start")
+    ..Opt::access("connect-timeout", "Connection", "Give up if no server answers within this time at the start")
 };
 
 pub(super) const CONFIG: Opt = Opt {
@@ -33,7 +33,7 @@ pub(super) const CONFIG: Opt = Opt {
     more: "By default zklock reads ~/.config/zklock.toml and /etc/zklock.toml if they exist. The keys are names of options: \
      zookeeper = \"zk1,zk2\". Precedence: option, then variable, then the user's file, then the system's file.",
     value: Some("FILE"),
-    ..Opt::new("config", "Connection", "Read this configuration file and no other; /dev/null is none")
+    ..Opt::access("config", "Connection", "Read this configuration file and no other; /dev/null is none")
 };
 
 pub(super) const TLS: Opt = Opt {
@@ -42,7 +42,7 @@ pub(super) const TLS: Opt = Opt {
     key: Some(KeyKind::Switch),
     more: "Name the servers' secureClientPort in --zookeeper. A trusted CA must have signed the server's certificate, and the \
      certificate must be for the name or the address in --zookeeper. The other TLS options imply this option.",
-    ..Opt::new("tls", "TLS", "Encrypt the connection with TLS 1.2 or 1.3")
+    ..Opt::access("tls", "TLS", "Encrypt the connection with TLS 1.2 or 1.3")
 };
 
 pub(super) const TLS_CA: Opt = Opt {
@@ -53,7 +53,7 @@ pub(super) const TLS_CA: Opt = Opt {
     more: "The file has one or several certificates in PEM. zklock reads a changed file again before the next connection, also \
      those of --tls-cert and --tls-key.",
     value: Some("FILE"),
-    ..Opt::new("tls-ca", "TLS", "Trust the CAs whose certificates are in this file [default: the CAs of the system]")
+    ..Opt::access("tls-ca", "TLS", "Trust the CAs whose certificates are in this file [default: the CAs of the system]")
 };
 
 pub(super) const TLS_CERT: Opt = Opt {
@@ -63,7 +63,7 @@ pub(super) const TLS_CERT: Opt = Opt {
     hint: ValueHint::FilePath,
     more: "The file is in PEM. The certificates of intermediate CAs follow that of the client.",
     value: Some("FILE"),
-    ..Opt::new("tls-cert", "TLS", "Show this certificate to servers that ask for a certificate")
+    ..Opt::access("tls-cert", "TLS", "Show this certificate to servers that ask for a certificate")
 };
 
 pub(super) const TLS_KEY: Opt = Opt {
@@ -73,7 +73,7 @@ pub(super) const TLS_KEY: Opt = Opt {
     hint: ValueHint::FilePath,
     more: "The file is in PEM (PKCS#8, SEC1 or PKCS#1), and is not encrypted.",
     value: Some("FILE"),
-    ..Opt::new("tls-key", "TLS", "Private key of --tls-cert [default: in the same file]")
+    ..Opt::access("tls-key", "TLS", "Private key of --tls-cert [default: in the same file]")
 };
 
 pub(super) const TLS_NO_VERIFY_HOSTNAME: Opt = Opt {
@@ -81,7 +81,7 @@ pub(super) const TLS_NO_VERIFY_HOSTNAME: Opt = Opt {
     key: Some(KeyKind::Switch),
     is_rare: true,
     more: "Any server with a certificate of a trusted CA can then pretend to be a ZooKeeper server.",
-    ..Opt::new("tls-no-verify-hostname", "TLS", "Accept a certificate for another name")
+    ..Opt::access("tls-no-verify-hostname", "TLS", "Accept a certificate for another name")
 };
 
 pub(super) const AUTH: Opt = Opt {
@@ -90,7 +90,7 @@ pub(super) const AUTH: Opt = Opt {
     more: "sasl:USER:PASSWORD logs in by SASL (DIGEST-MD5), and gssapi:zookeeper by Kerberos. --auth-file and \
      the variable hide the password. COMMAND gets the variable as well.",
     value: Some("SCHEME:CREDENTIAL"),
-    ..Opt::new("auth", "Login", "Log in, as in digest:USER:PASSWORD; every user can see it with ps")
+    ..Opt::access("auth", "Login", "Log in, as in digest:USER:PASSWORD; every user can see it with ps")
 };
 
 pub(super) const AUTH_FILE: Opt = Opt {
@@ -100,7 +100,7 @@ pub(super) const AUTH_FILE: Opt = Opt {
     more: "zklock skips empty lines and lines that begin with #. It reads the file once, at the start, or a pipe to its end, while the \
      timeouts count. Use /dev/null to ignore the auth-file of a configuration file.",
     value: Some("FILE"),
-    ..Opt::new("auth-file", "Login", "Log in with this file, one SCHEME:CREDENTIAL a line")
+    ..Opt::access("auth-file", "Login", "Log in with this file, one SCHEME:CREDENTIAL a line")
 };
 
 pub(super) const ACL: Opt = Opt {
@@ -110,7 +110,7 @@ pub(super) const ACL: Opt = Opt {
      default with a login: others may read them, and may queue below a lock that zklock creates. The certificate of \
      --tls-cert is a login for this option, but not for its default.",
     value: Some("WHO"),
-    ..Opt::new("acl", "Login", "Who else may use the nodes that zklock creates: open, creator, read")
+    ..Opt::access("acl", "Login", "Who else may use the nodes that zklock creates: open, creator, read")
 };
 
 pub(super) const SESSION_TIMEOUT: Opt = Opt {
@@ -121,7 +121,7 @@ pub(super) const SESSION_TIMEOUT: Opt = Opt {
     more: "The servers may grant another timeout, which then counts. With a long timeout the command survives longer outages of \
      ZooKeeper; with a short one the next holder starts sooner after this machine has died.",
     value: Some("DURATION"),
-    ..Opt::new("session-timeout", "Connection", "Session timeout to ask for")
+    ..Opt::access("session-timeout", "Connection", "Session timeout to ask for")
 };
 
 pub(super) const EXCLUSIVE: Opt = Opt {
@@ -258,6 +258,7 @@ pub(super) const COMMAND: Opt = Opt {
     more: "The shell is $SHELL, or /bin/sh.",
     short: Some('c'),
     hint: ValueHint::CommandString,
+    takes_hyphen: true,
     is_repeated: true,
     value: Some("CMD"),
     ..Opt::new("command", "Command", "Run CMD with a shell")
@@ -360,6 +361,7 @@ pub(super) const CHECK_QUIET: Opt = Opt { help: "Print nothing; the exit status 
 
 pub(super) const CHECK_CONNECT_TIMEOUT: Opt = Opt {
     heading: "Check",
+    is_of_connection: false,
     help: "How long to wait until a server answers; 0 tries once, for health checks",
     ..CONNECT_TIMEOUT
 };
