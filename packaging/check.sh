@@ -279,6 +279,7 @@ start_zookeeper "$scratch/zookeeper"
 check_binaries "$machine"
 check_binaries "$other"
 check_emulated "$other"
+[[ $other != aarch64 ]] || packaging/arm64.sh "$unpacked-aarch64-linux/zklock"
 check_links "$unpacked-$machine-linux"
 check_lint
 check_static
