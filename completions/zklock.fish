@@ -11,7 +11,7 @@ complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop
 complete -c zklock -n __zklock_options -l signal -d 'Stop signal: after a loss, --max-run or zklock break' -r -f
 complete -c zklock -n __zklock_options -s z -l zookeeper -d 'HOST:PORT,...[/CHROOT], or localhost:2181' -r -f
 complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up if no server answers within this time at the start' -r -f
-complete -c zklock -n __zklock_options -l config -d 'Read this configuration file and no other; /dev/null is none' -r -F
+complete -c zklock -n __zklock_options -l config -d 'Read this configuration file and no other; /dev/null stands for no file' -r -F
 complete -c zklock -n __zklock_options -l tls-ca -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]' -r -F
 complete -c zklock -n __zklock_options -l tls-cert -d 'Show this certificate to servers that ask for a certificate' -r -F
 complete -c zklock -n __zklock_options -l tls-key -d 'Private key of --tls-cert [default: in the same file]' -r -F
@@ -140,7 +140,7 @@ complete -c zklock -n '__zklock_subcommand hold' -l dialect -x -d 'Node names to
 complete -c zklock -n '__zklock_subcommand hold' -l describe -x -d 'Text to show in zklock status'
 complete -c zklock -n '__zklock_subcommand hold' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand hold' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
-complete -c zklock -n '__zklock_subcommand hold' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand hold' -l config -r -d 'Read this configuration file and no other; /dev/null stands for no file'
 complete -c zklock -n '__zklock_subcommand hold' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
 complete -c zklock -n '__zklock_subcommand hold' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
 complete -c zklock -n '__zklock_subcommand hold' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'
@@ -158,7 +158,7 @@ complete -c zklock -n '__zklock_subcommand status' -l json -d 'Print JSON, as do
 complete -c zklock -n '__zklock_subcommand status' -l watch -d 'Print again whenever something changes, until interrupted'
 complete -c zklock -n '__zklock_subcommand status' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand status' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
-complete -c zklock -n '__zklock_subcommand status' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand status' -l config -r -d 'Read this configuration file and no other; /dev/null stands for no file'
 complete -c zklock -n '__zklock_subcommand status' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
 complete -c zklock -n '__zklock_subcommand status' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
 complete -c zklock -n '__zklock_subcommand status' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'
@@ -173,7 +173,7 @@ complete -c zklock -n __zklock_first -a list -d 'List the locks that are in use'
 complete -c zklock -n '__zklock_subcommand list' -l json -d 'Print JSON, as docs/list.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand list' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand list' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
-complete -c zklock -n '__zklock_subcommand list' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand list' -l config -r -d 'Read this configuration file and no other; /dev/null stands for no file'
 complete -c zklock -n '__zklock_subcommand list' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
 complete -c zklock -n '__zklock_subcommand list' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
 complete -c zklock -n '__zklock_subcommand list' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'
@@ -190,7 +190,7 @@ complete -c zklock -n '__zklock_subcommand break' -l force -d 'Delete its node, 
 complete -c zklock -n '__zklock_subcommand break' -s w -l timeout -x -d 'How long to wait until the contender has gone'
 complete -c zklock -n '__zklock_subcommand break' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand break' -l connect-timeout -x -d 'Give up if no server answers within this time at the start'
-complete -c zklock -n '__zklock_subcommand break' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand break' -l config -r -d 'Read this configuration file and no other; /dev/null stands for no file'
 complete -c zklock -n '__zklock_subcommand break' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
 complete -c zklock -n '__zklock_subcommand break' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
 complete -c zklock -n '__zklock_subcommand break' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'
@@ -205,7 +205,7 @@ complete -c zklock -n __zklock_first -a check -d 'Check that the servers meet zk
 complete -c zklock -n '__zklock_subcommand check' -l json -d 'Print JSON, as docs/check.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand check' -s z -l zookeeper -x -d 'HOST:PORT,...[/CHROOT], or localhost:2181'
 complete -c zklock -n '__zklock_subcommand check' -l connect-timeout -x -d 'How long to wait until a server answers; 0 tries once, for health checks'
-complete -c zklock -n '__zklock_subcommand check' -l config -r -d 'Read this configuration file and no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand check' -l config -r -d 'Read this configuration file and no other; /dev/null stands for no file'
 complete -c zklock -n '__zklock_subcommand check' -l tls -d 'Encrypt the connection with TLS 1.2 or 1.3'
 complete -c zklock -n '__zklock_subcommand check' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: the CAs of the system]'
 complete -c zklock -n '__zklock_subcommand check' -l tls-cert -r -d 'Show this certificate to servers that ask for a certificate'

@@ -109,9 +109,9 @@ impl Form {
 /// In `-h` of the main job, before the options.
 const SUMMARY: &str = "\
 Examples:
-  zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh   wait, then run
-  zklock -n /jobs/backup ./backup.sh                  exit with 75 if it is busy
-  zklock -q --once-per 30m /jobs/report ./report.sh   hourly from cron";
+  zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh         wait, then run
+  zklock -n /jobs/backup ./backup.sh                        75 if it is busy
+  zklock -q --once-per 30m -w 30m /jobs/report ./report.sh  hourly from cron";
 /// What each subcommand is for, as its own help says as well.
 const SUBCOMMANDS: &str = "  hold    Hold a lock for a script or a service, without a command
   status  Show the holders and the waiters of locks
@@ -147,7 +147,7 @@ Examples:
     zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full
 
   From cron on every host, each hour; one host runs the command:
-    /usr/bin/zklock -q --once-per 30m /jobs/report -- /usr/local/bin/report
+    /usr/bin/zklock -q --once-per 30m -w 30m /jobs/report -- /usr/local/bin/report
 
   At most three at a time, from any number of hosts:
     zklock --permits 3 /downloads ./fetch.sh

@@ -33,7 +33,7 @@ pub(super) const CONFIG: Opt = Opt {
     more: "By default zklock reads ~/.config/zklock.toml and /etc/zklock.toml if they exist. The keys are names of options: \
      zookeeper = \"zk1,zk2\". Precedence: option, then variable, then the user's file, then the system's file.",
     value: Some("FILE"),
-    ..Opt::access("config", "Connection", "Read this configuration file and no other; /dev/null is none")
+    ..Opt::access("config", "Connection", "Read this configuration file and no other; /dev/null stands for no file")
 };
 
 pub(super) const TLS: Opt = Opt {
@@ -119,7 +119,7 @@ pub(super) const SESSION_TIMEOUT: Opt = Opt {
     variable: Some("ZKLOCK_SESSION_TIMEOUT"),
     key: Some(KeyKind::Duration(|text| session_timeout(text).map(drop))),
     more: "The servers may grant another timeout, which then counts. With a long timeout the command survives longer outages of \
-     ZooKeeper; with a short one the next holder starts sooner after this machine has died.",
+     ZooKeeper; with a short one the next holder starts sooner after this host has died.",
     value: Some("DURATION"),
     ..Opt::access("session-timeout", "Connection", "Session timeout to ask for")
 };
@@ -242,8 +242,8 @@ pub(super) const VERBOSE: Opt = Opt {
 pub(super) const ONCE_PER: Opt = Opt {
     more: "This runs a job once per period on hosts with the same crontab. Use half of the shortest gap: 30m for an hourly job. \
      The period counts on ZooKeeper's clock, from the start of the last run with status 0 to the time when this run queued. \
-     A skipped run exits with 0. If a run failed, was stopped, or got a signal such as TERM or HUP, the next one in the \
-     queue runs its command. The lock must be exclusive.",
+     A skipped run exits with 0. If a run failed, was stopped, or got one of the signals HUP, INT, QUIT, TERM, ALRM and \
+     XCPU, the next one in the queue runs its command. The lock must be exclusive.",
     value: Some("DURATION"),
     ..Opt::new("once-per", "Lock", "Skip if a successful run began in this time")
 };

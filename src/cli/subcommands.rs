@@ -122,7 +122,8 @@ Examples:
     zklock status -q /deploy && echo busy
 
   The host of the first holder:
-    zklock status --json /jobs/backup | jq -r '.locks[0].contenders[0].host'",
+    zklock status --json /jobs/backup |
+        jq -r 'first(.locks[0].contenders[] | select(.holds)).host'",
     after_long_help: "\
 Exit status:
     0  done; with -q, one of the locks is held
@@ -178,7 +179,8 @@ Examples:
     zklock break /jobs/backup
 
   In a script: end the holder that was seen, and no other holder:
-    zklock status --json /jobs/backup | jq -er '.locks[0].contenders[0].node'
+    zklock status --json /jobs/backup |
+        jq -er 'first(.locks[0].contenders[] | select(.holds)).node'
     zklock break --node NODE /jobs/backup",
     after_long_help: "\
 Exit status:
@@ -235,7 +237,7 @@ const FENCE: Form = Form {
     about: "Refuse the work of an earlier holder on another host",
     usage: "zklock fence [OPTIONS] FILE [--] COMMAND [ARG]...",
     description: "\
-zklock fence runs on the machine that a command under a lock works on: at the
+zklock fence runs on the host that a command under a lock works on: at the
 other end of an ssh, or in a container. It needs no ZooKeeper. FILE keeps the
 highest fencing token that came; FILE.lock says which command runs. zklock fence
 refuses a command with a lower token, and stops a running command before it

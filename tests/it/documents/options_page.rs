@@ -34,7 +34,7 @@ pub(super) fn wanted() -> Document {
         let shared: Vec<_> =
             shown_options(&command).filter(|arg| is_same(arg)).map(|arg| code(&spellings(arg)[..])).collect();
         text.push('\n');
-        push_wrapped(&mut text, "", &format!("As above: {}.", shared.join(", ")));
+        push_wrapped(&mut text, "", &format!("As above, for [zklock](#zklock): {}.", shared.join(", ")));
     }
     ("docs/options.md", text)
 }
