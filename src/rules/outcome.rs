@@ -76,7 +76,7 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
     ("69", "no ZooKeeper server answered in time (--connect-timeout, --timeout)"),
     ("70", "internal error"),
     ("75", "the lock was not free, or not in time; --conflict-exit-code changes this"),
-    ("76", "the lock was lost, or zklock break ended this run; the command was stopped"),
+    ("76", "the lock was lost, or zklock break ended this run; the command, if it had started, was killed"),
     ("77", "ZooKeeper denied access: an ACL, the login or the certificate"),
     ("78", "the lock cannot be used as asked; the message says why"),
     ("124", "the command ran for longer than --max-run, and zklock stopped it"),
