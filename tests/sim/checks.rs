@@ -144,6 +144,8 @@ impl State {
         if has_expired && state.operator_until == 0 {
             self.fail(format!("host {host} blames somebody for the deletion of its node"));
         }
+        let is_lacked = self.servers.all.iter().any(|server| !server.lacks.is_empty());
+        self.hosts[host].is_misled |= is_lacked;
     }
 
     /// No two commands that exclude each other run at the same time. [`State::verify`] and [`State::check_spawn`] find
@@ -357,7 +359,11 @@ impl State {
             Outcome::Lost if state.told_lender_gone && !ran => true,
             // What is lent may be lost at any time.
             Outcome::Lost
-                if state.is_kept_to_the_end && !never_ran && !state.guard.lease_over && state.lender.is_none() =>
+                if state.is_kept_to_the_end
+                    && !state.is_misled
+                    && !never_ran
+                    && !state.guard.lease_over
+                    && state.lender.is_none() =>
             {
                 false
             }

@@ -185,6 +185,8 @@ pub(crate) struct Host {
     pub(crate) released: bool,
     /// Whether the keeper has released the lock of a command that ended before anyone stopped it.
     pub(crate) is_kept_to_the_end: bool,
+    /// Whether a server that lacks nodes has made the keeper believe that its own was deleted.
+    pub(crate) is_misled: bool,
     /// Whether the command was stopped under a lease that had not reached its full length.
     pub(crate) stopped_early: bool,
     /// Its connection was given up, for messages that were late by chance.
@@ -272,6 +274,7 @@ impl Host {
             stopped_by_us: false,
             released: false,
             is_kept_to_the_end: false,
+            is_misled: false,
             stopped_early: false,
             was_silent: false,
             keeper_kills: 0,
