@@ -397,14 +397,14 @@ impl State {
         nodes(outer).any(|node| is_own(node) && nodes(host).any(|used| used == node))
     }
 
-    /// SIGKILL to what has come to the guard, or the supervisor, of this run because its own supervisor had died.
+    /// SIGKILL to what has come to the guard, or the supervisor, of this run because its own supervisor had died or ended.
     pub(crate) fn kill_orphans(&mut self, host: usize) {
         if self.hosts[host].hold.is_some() {
             return;
         }
         for nested in self.below(host) {
             let state = &self.hosts[nested];
-            let is_orphan = !state.alive && (state.guard.alive || state.keeper.is_some());
+            let is_orphan = !state.alive && (state.guard.alive || state.keeper.is_some() || !state.is_empty());
             // If the run between is alive, they are its own.
             if is_orphan && self.above(nested).take_while(|above| *above != host).all(|run| !self.hosts[run].alive) {
                 let late = self.latency();
