@@ -38,6 +38,8 @@ pub(crate) struct Request {
     pub(crate) path: String,
     /// The number by which its reply is known, within the connection.
     pub(crate) xid: i32,
+    /// Whether the server's reply has reached the proxy.
+    pub(crate) is_answered: bool,
 }
 
 impl Request {
@@ -52,7 +54,7 @@ impl Request {
             Op::Multi => rest.get(9..).and_then(string),
             _ => string(rest),
         };
-        Some(Self { connection, op, path: path.unwrap_or_default(), xid })
+        Some(Self { connection, op, path: path.unwrap_or_default(), xid, is_answered: false })
     }
 }
 

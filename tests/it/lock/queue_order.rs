@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::harness::creation::connections;
-use crate::harness::frames::Op;
+use crate::harness::frames::{Op, Request};
 use crate::harness::joblog::Run;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
@@ -66,16 +66,22 @@ fn short_commands_follow_at_once() {
 
 /// The kinds of requests of each run, whatever connections it has made. The runs have come one after the other. The pings
 /// depend on time and are left out, and a login comes first.
-fn requests(proxy: &Proxy) -> Vec<Vec<Op>> {
-    let mut requests: BTreeMap<usize, Vec<Op>> = BTreeMap::new();
-    for request in proxy.requests().into_iter().filter(|request| request.op != Op::Ping) {
-        requests.entry(request.connection).or_default().push(request.op);
+fn kinds(requests: impl IntoIterator<Item = Request>) -> Vec<Vec<Op>> {
+    let mut kinds: BTreeMap<usize, Vec<Op>> = BTreeMap::new();
+    for request in requests.into_iter().filter(|request| request.op != Op::Ping) {
+        kinds.entry(request.connection).or_default().push(request.op);
     }
-    let mut requests: Vec<_> = requests.into_values().collect();
+    let mut kinds: Vec<_> = kinds.into_values().collect();
     if Secure::used().is_some() {
-        requests.iter_mut().for_each(|requests| assert_eq!(requests.remove(0), Op::Auth));
+        kinds.iter_mut().for_each(|kinds| assert_eq!(kinds.remove(0), Op::Auth));
     }
-    requests.chunks(connections()).map(<[_]>::concat).collect()
+    kinds.chunks(connections()).map(<[_]>::concat).collect()
+}
+
+/// How many requests of the run with this number the server has answered, but for the login.
+fn answered(proxy: &Proxy, run: usize) -> usize {
+    let requests = proxy.requests().into_iter();
+    kinds(requests.filter(|request| request.is_answered || request.op == Op::Auth))[run].len()
 }
 
 /// What a contender asks for until it knows its place.
@@ -124,18 +130,18 @@ fn requests_of_a_hand_over() {
     for (n, job) in jobs.iter_mut().enumerate() {
         job.wait_stdout("ready");
         if (1..WAITERS).contains(&n) {
-            let watches = || requests(&proxy)[n + 1].len() >= waits.len() + 3;
+            let watches = || answered(&proxy, n + 1) >= waits.len() + 3;
             poll::until("the next in line watches the holder", || watches().then_some(()));
         }
         if n > 1 {
             let count = waits.len() + holds.len();
-            poll::until("it has said that it holds", || (requests(&proxy)[n].len() >= count).then_some(()));
+            poll::until("it has said that it holds", || (answered(&proxy, n) >= count).then_some(()));
         }
         finish(job);
     }
     // The last flight comes when the command has ended.
     let leaves = [Op::Delete, Op::CloseSession];
-    let requests = requests(&proxy);
+    let requests = kinds(proxy.requests());
     assert_eq!(requests[0], [came(), &leaves].concat());
     for behind_a_waiter in &requests[2..] {
         assert_eq!(*behind_a_waiter, [&waits[..], &holds, &leaves].concat());

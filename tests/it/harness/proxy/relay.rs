@@ -226,7 +226,7 @@ impl Connection {
             return Ok(None);
         };
         for mut frame in self.down.frames.split(&bytes) {
-            if !self.pass_mistakes(shared, &mut frame) {
+            if !self.record_reply(shared, &mut frame) {
                 continue;
             }
             let trap = answered_xid(&frame).and_then(|xid| self.sprung(shared, xid));
@@ -242,15 +242,17 @@ impl Connection {
         Ok(None)
     }
 
-    /// Changes what the server says by its mistakes. Returns whether the frame passes.
-    fn pass_mistakes(&self, shared: &Shared, frame: &mut Frame) -> bool {
+    /// Marks the request that a reply answers, and changes what the server says by its mistakes. Returns whether the frame
+    /// passes.
+    fn record_reply(&self, shared: &Shared, frame: &mut Frame) -> bool {
         let mut state = shared.lock();
         let State { requests, mistakes, .. } = &mut *state;
-        if mistakes.is_empty() {
-            return true;
-        }
-        let asked = |request: &&Request| request.connection == self.number && Some(request.xid) == answered_xid(frame);
-        let request = requests.iter().rfind(asked).cloned();
+        let asked =
+            |request: &&mut Request| request.connection == self.number && Some(request.xid) == answered_xid(frame);
+        let request = requests.iter_mut().rfind(asked).map(|request| {
+            request.is_answered = true;
+            request.clone()
+        });
         mistakes.iter_mut().all(|mistake| mistake.change_reply(request.as_ref(), frame))
     }
 
