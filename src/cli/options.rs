@@ -106,9 +106,10 @@ pub(super) const AUTH_FILE: Opt = Opt {
 pub(super) const ACL: Opt = Opt {
     is_rare: true,
     key: Some(KeyKind::Text(|text| protection(text).map(drop))),
-    more: "open, the default without a login: anyone may do everything with them. creator: only this login. read, the \
-     default with a login: others may read them, and may queue below a lock that zklock creates. The certificate of \
-     --tls-cert is a login for this option, but not for its default.",
+    more: "open: anyone may read, change and delete them; this is the default without a login. creator: only this login \
+     may use them. read: others may read them, and may queue below a lock that zklock creates; this is the default with a \
+     login. With this option, a certificate of --tls-cert counts as a login; without it, a certificate alone leaves the \
+     nodes open.",
     value: Some("WHO"),
     ..Opt::access("acl", "Login", "Who else may use the nodes that zklock creates: open, creator, read")
 };
@@ -155,8 +156,8 @@ pub(super) const AND: Opt = Opt {
 
 pub(super) const DIALECT: Opt = Opt {
     is_rare: true,
-    more: "Programs of another library wait for zklock only if they know the names of its nodes. zklock knows theirs. Use curator \
-     for Curator's InterProcessMutex, ZooKeeper's WriteLock, go-zookeeper and others whose nodes end in \"-lock-\" and a \
+    more: "Programs of another library wait for zklock only if they know the names of its nodes; zklock always knows theirs. Use \
+     curator for Curator's InterProcessMutex, ZooKeeper's WriteLock, go-zookeeper and others whose nodes end in \"-lock-\" and a \
      number; curator-rw for Curator's InterProcessReadWriteLock; kazoo for kazoo. Separate several by commas. Without \
      this option zklock uses curator, and refuses (78) a lock that kazoo uses.\n\nWith single, the lock is one ephemeral node, LOCK/lock. There is no queue: waiters hold in any order, and each \
      release wakes all of them. single excludes other dialects, --shared and --permits.",
@@ -185,9 +186,9 @@ pub(super) const LOCK_DELAY: Opt = Opt {
     is_rare: true,
     variable: Some("ZKLOCK_LOCK_DELAY"),
     key: Some(KeyKind::Duration(|text| lock_delay(text).map(drop))),
-    more: "This is for work that zklock cannot kill, as behind ssh. An end is clean if the command exits by itself, without a \
-     signal, a time limit or a loss; after any other end, the next run with this option waits out the longer of both delays. \
-     Give it to all runs of a lock, because a run without it neither waits nor delays others. Readers wait, but delay nobody. \
+    more: "This is for work that zklock cannot kill, as behind ssh. An end is clean if no signal kills the command, and it \
+     exits before a loss, a time limit or a stop by a signal to zklock. After any other end, the next run with this option \
+     waits out the longer of both delays. Give it to all runs of a lock, because a run without it neither waits nor delays others. Readers wait, but delay nobody. \
      It is at most 1h.",
     value: Some("DURATION"),
     ..Opt::new("lock-delay", "Lock", "Wait this long after a holder that did not end cleanly")
@@ -296,7 +297,7 @@ pub(super) const TOKEN: Opt = Opt {
 pub(super) const FENCE_KILL_AFTER: Opt = Opt {
     short: Some('k'),
     default: Some("5s"),
-    more: "It counts when a later holder comes. 0 sends SIGKILL at once.",
+    more: "It applies when a later holder stops this command. 0 sends SIGKILL at once.",
     value: Some("DURATION"),
     ..Opt::new("kill-after", "Fence", "Time from the stop signal, SIGTERM, to SIGKILL")
 };

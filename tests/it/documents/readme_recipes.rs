@@ -80,7 +80,7 @@ impl Surroundings for Files {
 fn expect_settings(files: &Files) {
     let plan = cli::job(["zklock", "/l", "true"].map(OsString::from), files).expect("a plan");
     assert_eq!(plan.access.servers.to_string(), "zk1:2281,zk2:2281,zk3:2281/prod");
-    assert_eq!(plan.settings.session_timeout.as_secs(), 20);
+    assert_eq!(plan.settings.session_timeout.as_secs(), 40);
     let tls = plan.access.tls.expect("TLS");
     assert_eq!(tls.ca.as_deref(), Some(Path::new("/etc/zklock/ca.pem")));
     let own = tls.own.expect("a certificate");
