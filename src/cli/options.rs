@@ -319,8 +319,8 @@ pub(super) const COMPLETE: Opt = Opt {
 };
 
 pub(super) const NODE: Opt = Opt {
-    more: "`zklock status --json` shows both. Without this option, zklock shows the present holder and asks. It is needed \
-     where there is no terminal, because the holder may have changed meanwhile, and where several hold.",
+    more: "`zklock status --json` shows both. Without this option, zklock shows the present holder and asks. Give \
+     it if there is no terminal, so that zklock asks nobody else to stop, or if several contenders hold the lock.",
     value: Some("NAME"),
     ..Opt::new("node", "Break", "The contender's node, by its name or its path")
 };

@@ -96,7 +96,7 @@ Exit status:
    70  internal error
    75  the lock was not free, or not in time (--conflict-exit-code changes it),
        or the caller ended during the wait
-   76  the lock was lost
+   76  the lock was lost, or zklock break ended this run
    77  ZooKeeper denied access: an ACL, the login or the certificate
    78  the lock cannot be used as asked; the message says why
   zklock is killed by the signal that interrupts it while it waits.",

@@ -165,6 +165,10 @@ pub fn barrier(
     if own.boot_id.is_none() || card.pid_ns != own.pid_ns || counts_otherwise {
         return holder.is_named.then_some(Barrier::Foreign);
     }
+    // A node of our own earlier session, which a server may still show (ZOOKEEPER-5010).
+    if lender.pid == supervisor {
+        return None;
+    }
     match seen.iter().find(|(offer, _)| offer.lender == lender) {
         Some((_, Ok(session))) => (*session == holder.owner).then_some(Barrier::Servers),
         Some((_, Err(Unlent::Over))) => None,

@@ -168,6 +168,12 @@ fn what_cannot_be_compared_may_be_above_us_if_our_environment_says_so() {
     assert_eq!(barriers(&Card { time_ns: None, ..card }, &own, &[], Some(true)), [Some(Barrier::NoOffer); 2]);
 }
 
+#[test]
+fn an_earlier_node_of_our_own_is_no_run_above() {
+    let (card, own) = cards();
+    assert_eq!(barriers(&Card { pid: Some(SUPERVISOR), ..card }, &own, &[], Some(true)), [None; 2]);
+}
+
 /// Which runs are above us may not be seen.
 #[test]
 fn nothing_is_borrowed_from_what_is_not_above() {

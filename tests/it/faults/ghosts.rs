@@ -4,6 +4,7 @@
 //!
 //! A proxy in front of a sound server makes the mistake.
 
+use crate::harness::client;
 use crate::harness::creation::connections;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
@@ -100,6 +101,27 @@ fn nested_run_sees_its_outer_run_behind_the_ghost() {
     scratch.expect_ours(&job);
     finish(&mut job);
     scratch.wait_queue(0);
+}
+
+/// The servers have ended the session of a waiter, which queues again. This server still shows the node of that session: its
+/// card names the waiter's own process, which is no run above.
+#[test]
+fn the_ghost_is_its_own() {
+    let (scratch, haunted) = Scratch::proxied();
+    let holder = scratch.occupy("");
+    let mut job = watching(&scratch, &haunted.address(), &holder, &[]);
+    let earlier = scratch.contenders().pop().expect("the job is in the queue");
+    haunt(&haunted, &scratch, &earlier.path);
+    scratch.zklock_by(haunted.address()).args(["status", "-q", LOCK]).run().expect_code(0);
+    haunted.hold();
+    client::expire_session(&direct(), earlier.stat.owner);
+    scratch.delete(&holder);
+    haunted.pass();
+    job.wait_stdout("ready");
+    assert!(job.stderr().contains(SEEN_THROUGH), "{job}");
+    scratch.expect_ours(&job);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
 }
 
 /// The server shows the node no more, so it can be relied on. It only did not say so.
