@@ -144,8 +144,11 @@ impl State {
         if has_expired && state.operator_until == 0 {
             self.fail(format!("host {host} blames somebody for the deletion of its node"));
         }
-        let is_lacked = self.servers.all.iter().any(|server| !server.lacks.is_empty());
-        self.hosts[host].is_misled |= is_lacked;
+        let is_lacked =
+            |node: &str| self.servers.all.iter().any(|server| server.lacks.iter().any(|lacked| **lacked == *node));
+        let grant = self.hosts[host].grant.as_ref();
+        let is_misled = grant.is_some_and(|grant| grant.all().any(|granted| is_lacked(&granted.node)));
+        self.hosts[host].is_misled |= is_misled;
     }
 
     /// No two commands that exclude each other run at the same time. [`State::verify`] and [`State::check_spawn`] find

@@ -185,7 +185,7 @@ pub(crate) struct Host {
     pub(crate) released: bool,
     /// Whether the keeper has released the lock of a command that ended before anyone stopped it.
     pub(crate) is_kept_to_the_end: bool,
-    /// Whether a server that lacks nodes has made the keeper believe that its own was deleted.
+    /// Whether a server that lacks its node has made the keeper believe that the node was deleted.
     pub(crate) is_misled: bool,
     /// Whether the command was stopped under a lease that had not reached its full length.
     pub(crate) stopped_early: bool,
