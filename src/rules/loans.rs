@@ -165,7 +165,7 @@ pub fn barrier(
     if own.boot_id.is_none() || card.pid_ns != own.pid_ns || counts_otherwise {
         return holder.is_named.then_some(Barrier::Foreign);
     }
-    // A node of our own earlier session, which a server may still show (ZOOKEEPER-5010).
+    // A node of our own earlier session, which a server may still show (ZOOKEEPER-5010), or a copy of our card.
     if lender.pid == supervisor {
         return None;
     }

@@ -102,6 +102,25 @@ fn nodes_with_the_id_of_a_waiter_do_not_end_it() {
     finish(&mut waiter);
 }
 
+/// The first contender has the card of a waiter, and so seems to be a run above it, for which nobody may wait.
+#[test]
+fn a_copy_of_its_own_card_does_not_end_a_waiter() {
+    let scratch = Scratch::new();
+    let liar = liar(&scratch);
+    let first = scratch.occupy("");
+    let between = scratch.occupy("");
+    let mut waiter = scratch.queue("waiter", 2);
+    scratch.wait_watched(&between);
+    let card = scratch.client().get(&format!("{LOCK}/{}", scratch.wait_queue(3)[2])).expect("the waiter's card").0;
+    liar.set(&first, &card).expect("anyone may write");
+    scratch.delete(&between);
+    scratch.wait_watched(&first);
+    assert!(!waiter.stdout().contains("ready"), "{waiter}");
+    scratch.delete(&first);
+    waiter.wait_stdout("ready");
+    silent(finish(&mut waiter));
+}
+
 /// A client may give its nodes names in any script. zklock shows such a name escaped, and waits for its node.
 #[test]
 fn a_name_that_cannot_be_shown_as_it_is_counts() {
