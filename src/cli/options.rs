@@ -188,8 +188,8 @@ pub(super) const LOCK_DELAY: Opt = Opt {
     key: Some(KeyKind::Duration(|text| lock_delay(text).map(drop))),
     more: "This is for work that zklock cannot kill, as behind ssh. An end is clean if no signal kills the command, and it \
      exits before a loss, a time limit or a stop by a signal to zklock. After any other end, the next run with this option \
-     waits out the longer of both delays. Give it to all runs of a lock, because a run without it neither waits nor delays others. Readers wait, but delay nobody. \
-     It is at most 1h.",
+     waits out the longer of both delays. Give it to all runs of a lock, because a run without it neither waits nor delays \
+     others. Readers wait, but delay nobody. It is at most 1h.",
     value: Some("DURATION"),
     ..Opt::new("lock-delay", "Lock", "Wait this long after a holder that did not end cleanly")
 };
@@ -319,8 +319,8 @@ pub(super) const COMPLETE: Opt = Opt {
 };
 
 pub(super) const NODE: Opt = Opt {
-    more: "`zklock status --json` shows both. Without this option, zklock shows the present holder and asks. Give \
-     it if there is no terminal, so that zklock asks nobody else to stop, or if several contenders hold the lock.",
+    more: "`zklock status --json` shows both. Without this option, zklock shows the present holder and asks. It is \
+     required without a terminal, because the holder may have changed meanwhile, and if several contenders hold the lock.",
     value: Some("NAME"),
     ..Opt::new("node", "Break", "The contender's node, by its name or its path")
 };
